@@ -1,8 +1,8 @@
-"""Describes the C extension to cffi: its surface, its sources and its compiler flags.
+"""Describe the C extension to cffi: its surface, its sources and its compiler flags.
 
-setup.py names ``ffibuilder`` as a cffi module. No flag here may loosen floating-point
-arithmetic or tie the build to the machine it runs on; instruction sets are chosen at run
-time.
+setup.py names ``ffibuilder`` as a cffi module. No flag may relax floating-point
+arithmetic or restrict the build to one machine, because instruction sets are selected at
+run time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from setuptools._distutils.ccompiler import new_compiler
 from setuptools._distutils.errors import CompileError, LinkError
 from setuptools._distutils.sysconfig import customize_compiler, get_python_inc
 
-# No program reads the floating-point exception flags; with them, gcc leaves exp in scalar
-# code. A short loop that crosses a cache line by chance runs at 0.93 of its speed.
+# No program reads the floating-point exception flags, and if they must be preserved, gcc
+# does not vectorise exp. A short loop runs at 0.93 of its speed if it happens to cross a
+# cache line.
 COMPILE_FLAGS = [
     "-std=c11",
     "-O3",
@@ -32,9 +33,9 @@ COMPILE_FLAGS = [
     "-Wswitch-enum",
     "-falign-loops=64",
 ]
-# CI sets it: a warning ends the build.
+# If set, as in CI, compiler warnings are errors.
 WERROR_VARIABLE = "LLAMA_BOLTS_WERROR"
-# Set to "pthreads", it leaves OpenMP out.
+# If set to "pthreads", OpenMP is not used.
 THREADS_VARIABLE = "LLAMA_BOLTS_THREADS"
 OPENMP_FLAGS = ["-fopenmp"]
 OPENMP_PROGRAM = (
@@ -44,14 +45,14 @@ PTHREADS_FLAGS = ["-pthread", "-DLLAMA_BOLTS_PTHREADS"]
 PTHREADS_PROGRAM = (
     "#include <pthread.h>\nint main(void) { return pthread_detach(pthread_self()); }\n"
 )
-# Intel processors from Skylake to Cascade Lake decode a loop anew each time round if its
-# jump crosses 32 bytes (the "JCC erratum"): the tiles then ran at 0.7 of their speed.
+# Intel processors from Skylake to Cascade Lake decode a loop again in each iteration if
+# its jump crosses a 32-byte boundary (the "JCC erratum"). Tiles then run at 0.7 of their
+# speed.
 BRANCH_FLAG = "-Wa,-mbranches-within-32B-boundaries"
 # Only the module's initializer is exported, so that no other library can replace a
-# kernel; a function that writes past an array on its stack ends the process.
+# kernel. A function that writes past an array on its stack terminates the process.
 HARDENING_FLAGS = ["-fvisibility=hidden", "-fstack-protector-strong"]
-# Every symbol is resolved when the library is loaded, and the table of them is read-only
-# after.
+# All symbols are resolved when the library is loaded, and their table is then read-only.
 LINK_HARDENING_FLAG = "-Wl,-z,relro,-z,now"
 PYTHON_PROGRAM = "#include <Python.h>\nint main(void) { return 0; }\n"
 NO_COMPILER = (
@@ -64,9 +65,7 @@ find_sources = runpy.run_path("csrc/write_units.py")["find_sources"]
 
 
 def read_surface(directory: Path) -> str:
-    """Return the declarations of dtypes.h and kernels.h,
-    which cffi parses as they stand.
-    """
+    """Return the declarations in dtypes.h and kernels.h, which cffi can parse."""
     texts = [
         (directory / name).read_text(encoding="utf-8")
         for name in ("dtypes.h", "kernels.h")
@@ -77,14 +76,14 @@ def read_surface(directory: Path) -> str:
 
 
 def builds(program: str, *flags: str) -> bool:
-    """Tell whether a program compiles and links here with some flags."""
+    """Return whether a program can be compiled and linked with some flags."""
     compiler = new_compiler()
     customize_compiler(compiler)
     compiler.add_include_dir(get_python_inc())
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory, "probe.c")
         source.write_text(program, encoding="utf-8")
-        logging.disable(logging.INFO)  # the commands of the trial
+        logging.disable(logging.INFO)  # hide the compiler commands
         try:
             options = {"extra_postargs": list(flags)}
             objects = compiler.compile([str(source)], output_dir=os.path.sep, **options)
@@ -97,8 +96,9 @@ def builds(program: str, *flags: str) -> bool:
 
 
 def thread_flags() -> list[str]:
-    """Return the flags for OpenMP, else for pthreads, else none:
-    kernels on one thread.
+    """Return the flags for OpenMP if available, or else for pthreads.
+
+    Without both, the list is empty and the kernels run on one thread.
     """
     if os.environ.get(THREADS_VARIABLE) != "pthreads" and builds(
         OPENMP_PROGRAM, *OPENMP_FLAGS
@@ -114,8 +114,9 @@ def thread_flags() -> list[str]:
 
 
 def make_builder() -> cffi.FFI:
-    """Return the cffi builder of `llama_bolts.ml._kernels`;
-    run from the repository root.
+    """Return the cffi builder for `llama_bolts.ml._kernels`.
+
+    The working directory must be the root of the repository.
     """
     if not builds(PYTHON_PROGRAM):
         sys.exit(NO_COMPILER)

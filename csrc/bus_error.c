@@ -1,7 +1,7 @@
 /*
- * What happens when the system cannot give a page of a mapped file: the file was truncated while
- * its weights were in use, or its device fails. The read that met it may be any kernel's, on any
- * thread, so a program may ask for one line and an exit code instead of a death by SIGBUS.
+ * Reports that the system cannot read a page of a mapped file, because the file was truncated while
+ * its weights were in use, or because its device fails. Any kernel may read such a page, on any
+ * thread. A program can ask for one line and an exit code, instead of being terminated by SIGBUS.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "kernels.h"
@@ -14,9 +14,9 @@ void exit_on_bus_error(void) {}
 #include <termios.h>
 #include <unistd.h>
 
-enum { BAD_MODEL = 3 }; /* as BAD_MODEL in src/cli/application.py */
+enum { BAD_MODEL = 3 }; /* the value of BAD_MODEL in src/cli/application.py */
 
-/* The terminal on standard input as it was at the start: a chat turns its echo off. */
+/* The initial state of the terminal on standard input, because a chat disables its echo. */
 static struct termios terminal;
 static int is_terminal = 0;
 
@@ -24,7 +24,7 @@ static void restore_terminal(void)
 {
     sigset_t stops;
     sigemptyset(&stops);
-    sigaddset(&stops, SIGTTOU); /* else a process in the background would be stopped */
+    sigaddset(&stops, SIGTTOU); /* otherwise a background process would be stopped */
     if (is_terminal && pthread_sigmask(SIG_BLOCK, &stops, NULL) == 0)
         tcsetattr(STDIN_FILENO, TCSANOW, &terminal);
 }
@@ -36,15 +36,15 @@ static void report_and_exit(int number, siginfo_t *info, void *context)
         "use, or its device fails)\n";
     static atomic_flag is_reported = ATOMIC_FLAG_INIT;
     (void)context;
-    if (info->si_code != BUS_ADRERR) { /* sent by a process, or another fault: as without us */
+    if (info->si_code != BUS_ADRERR) { /* another fault: use the default */
         struct sigaction action = {.sa_handler = SIG_DFL};
         sigaction(number, &action, NULL);
         raise(number);
         return;
     }
-    while (atomic_flag_test_and_set(&is_reported)) /* several threads may meet such a page */
+    while (atomic_flag_test_and_set(&is_reported)) /* several threads may read such a page */
         pause();
-    ptrdiff_t skipped = isatty(STDERR_FILENO) ? 0 : 1; /* an answer may have left its line open */
+    ptrdiff_t skipped = isatty(STDERR_FILENO) ? 0 : 1; /* a line may be unfinished */
     (void)!write(STDERR_FILENO, line + skipped, sizeof line - 1 - (size_t)skipped);
     restore_terminal();
     _exit(BAD_MODEL);

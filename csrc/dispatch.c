@@ -1,9 +1,9 @@
-/* Chooses the instruction set at run time, from what this build holds and this machine can run;
- * and what this build was made with. */
+/* Selects the instruction set at run time, among those that this build contains and this machine
+ * can run, and describes this build. */
 #include <stdatomic.h>
 #include "kernels.h"
 
-/* The kernels of each instruction set, from its units (write_units.py). */
+/* The kernels of each instruction set, which its units define (write_units.py). */
 extern const RowKernels row_kernels_portable, row_kernels_avx2, row_kernels_avx512,
     row_kernels_avx512bf16, row_kernels_neon, row_kernels_neondot, row_kernels_neonbf16;
 extern const struct ProductKernels product_kernels_portable, product_kernels_avx2,
@@ -29,7 +29,7 @@ static const KernelSet kernel_set_avx512bf16 = {
     &row_kernels_avx512bf16, &product_kernels_avx512bf16, &attention_kernels_avx512bf16,
     &probe_kernels_avx512bf16};
 
-/* F16C has no name in the older compilers' __builtin_cpu_supports. */
+/* Older compilers do not support F16C in __builtin_cpu_supports. */
 static int has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -97,7 +97,7 @@ static int has_bf16(void)
 #elif defined(__linux__)
 #include <sys/auxv.h>
 
-/* HWCAP_ASIMDDP; HWCAP2_I8MM and HWCAP2_BF16, which older headers do not name. */
+/* HWCAP_ASIMDDP, HWCAP2_I8MM and HWCAP2_BF16, which older headers do not define. */
 static int has_dot(void) { return getauxval(AT_HWCAP) >> 20 & 1; }
 static int has_bf16(void) { return (getauxval(AT_HWCAP2) >> 13 & 3) == 3; }
 #else
@@ -150,8 +150,8 @@ const KernelSet *kernel_set_of_many(void)
 #ifdef LLAMA_BOLTS_EMULATE_BF16
     return set == &kernel_set_avx512bf16 ? &kernel_set_avx512 : set;
 #elif defined(__x86_64__)
-    /* Emerald Rapids, and a Xeon with AMX: vdpbf16ps takes twice the time of the two multiply-adds
-     * that it stands for. */
+    /* On Emerald Rapids, and on a Xeon with AMX, vdpbf16ps takes twice as long as the two
+     * multiply-adds that it replaces. */
     if (set == &kernel_set_avx512bf16 && __builtin_cpu_is("intel"))
         return &kernel_set_avx512;
 #endif

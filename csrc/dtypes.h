@@ -4,7 +4,7 @@
 
 /* cffi: begin */
 
-/* Types of elements, and formats of block-quantized weights: one range of numbers. */
+/* Element types and formats of block-quantized weights, numbered together. */
 typedef enum ElementType {
     TYPE_BFLOAT16 = 0,
     TYPE_FLOAT16 = 1,
@@ -35,7 +35,7 @@ enum { TYPE_COUNT = 21 };
 
 /* clang-format off */
 
-/* Plain types: ROW(name, type, bytes of an element). */
+/* Plain types: ROW(name, type, bytes per element). */
 #define PLAIN_TYPES(ROW) \
     ROW(bfloat16, TYPE_BFLOAT16, 2) \
     ROW(float16, TYPE_FLOAT16, 2) \
@@ -43,15 +43,16 @@ enum { TYPE_COUNT = 21 };
     ROW(float8_e4m3fn, TYPE_FLOAT8_E4M3FN, 1) \
     ROW(float8_e5m2, TYPE_FLOAT8_E5M2, 1)
 
-/* Those of them that bfloat16 holds exactly: their products with bfloat16 run in bfloat16. */
+/* Plain types whose values bfloat16 represents exactly: their products with
+ * bfloat16 run in bfloat16. */
 #define PAIR_TYPES(ROW) \
     ROW(bfloat16, TYPE_BFLOAT16, 2) \
     ROW(float8_e4m3fn, TYPE_FLOAT8_E4M3FN, 1) \
     ROW(float8_e5m2, TYPE_FLOAT8_E5M2, 1)
 
-/* Formats whose blocks become integers with a scale: ROW(name, type, elements of a block, bytes of
- * its codes, bytes of its scale: 0 where it is among those of the codes). Products with bfloat16
- * run on integers. */
+/* Block formats: ROW(name, type, elements, code bytes and scale bytes per block). The scale bytes
+ * are 0 if the code bytes include the scale. Products of these formats with bfloat16 run on
+ * integers. */
 #define BLOCK_TYPES(ROW) \
     ROW(nf4, TYPE_NF4, 64, 32, 4) \
     ROW(nf4_double, TYPE_NF4_DOUBLE, 64, 32, 1) \
@@ -72,7 +73,7 @@ enum { TYPE_COUNT = 21 };
 
 /* clang-format on */
 
-/* The same sizes as constants. */
+/* The sizes of the block formats as constants. */
 enum { nf4_elements = 64, nf4_code_bytes = 32, nf4_scale_bytes = 4 };
 enum { nf4_double_elements = 64, nf4_double_code_bytes = 32, nf4_double_scale_bytes = 1 };
 enum { int8_block_elements = 32, int8_block_code_bytes = 32, int8_block_scale_bytes = 2 };

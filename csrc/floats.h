@@ -1,13 +1,14 @@
 /*
  * Conversions and exp of one float32, in plain C without branches, so that loops over them
- * vectorise; without contraction (-ffp-contract=off) every instruction set gives the same bits.
+ * vectorise. Contraction is disabled (-ffp-contract=off), so every instruction set gives the same
+ * bits.
  */
 #pragma once
 #include <math.h>
 #include <string.h>
 #include "kernels.h"
 
-/* How an element of each type is stored. */
+/* The storage type of the elements of each type. */
 typedef uint16_t bfloat16_bits, float16_bits;
 typedef float float32_bits;
 typedef uint8_t float8_e4m3fn_bits, float8_e5m2_bits;
@@ -29,7 +30,7 @@ INLINE float float_of(uint32_t u)
 INLINE float float32_to_float32(float x) { return x; }
 INLINE float bfloat16_to_float32(uint16_t x) { return float_of((uint32_t)x << 16); }
 
-/* To nearest, ties to even; a NaN keeps its sign and upper payload and becomes quiet. */
+/* Rounds to nearest, ties to even. A NaN becomes quiet and keeps its sign and upper payload. */
 INLINE uint16_t float32_to_bfloat16(float x)
 {
     const uint32_t u = bits_of(x);
@@ -39,8 +40,8 @@ INLINE uint16_t float32_to_bfloat16(float x)
 }
 
 /*
- * Exact. Exponent and mantissa move into place, then the exponent bias is mended; a float16
- * subnormal becomes normal by subtracting 2^-14 from 2^-14 * 1.mantissa.
+ * Exact. The exponent and the mantissa are moved into place, and the exponent bias is corrected. A
+ * float16 subnormal becomes normal by subtracting 2^-14 from 2^-14 * 1.mantissa.
  */
 INLINE float float16_to_float32(uint16_t x)
 {
@@ -53,7 +54,7 @@ INLINE float float16_to_float32(uint16_t x)
     return float_of(value | (((uint32_t)x & 0x8000u) << 16));
 }
 
-/* To nearest, ties to even; subnormals by an addition that rounds at the right bit. */
+/* Rounds to nearest, ties to even. For subnormals, an addition rounds at the right bit. */
 INLINE uint16_t float32_to_float16(float x)
 {
     const uint32_t u = bits_of(x);
@@ -69,15 +70,16 @@ INLINE uint16_t float32_to_float16(float x)
 }
 
 /*
- * The 8-bit floats of the Open Compute Project (OFP8, 2023), as ml_dtypes rounds them.
+ * The 8-bit floats of the Open Compute Project (OFP8, 2023), rounded as ml_dtypes rounds them.
  *
- * float8_e5m2 is the upper half of a float16. float8_e4m3fn has no infinity: its NaN, all bits set
- * but the sign, takes the place. Its bits, moved to where float16 has exponent and mantissa, give
- * the element times 2^-8, subnormal numbers included.
+ * float8_e5m2 is the upper half of a float16. float8_e4m3fn has no infinity; its only NaN has all
+ * bits set except the sign. If its bits are moved to the positions of the exponent and the mantissa
+ * of a float16, the result is the element times 2^-8, also for subnormal numbers.
  */
 
-/* For an element in the upper half of 16 bits, or a vector of such: the float16 that FACTOR times
- * is the element. `+ 0x100` carries into the top bit for the NaN alone. */
+/* Converts an element in the upper half of 16 bits, or a vector of such elements, to a float16,
+ * which must be multiplied by FACTOR to get the element. `+ 0x100` carries into the top bit only
+ * for the NaN. */
 #define FLOAT8_E5M2_HALF(u) (u)
 #define FLOAT8_E5M2_FACTOR 1.0f
 #define FLOAT8_E4M3FN_HALF(u) \
@@ -92,9 +94,9 @@ INLINE float float8_e4m3fn_to_float32(uint8_t x)
 }
 
 /*
- * The magnitude of x to nearest, ties to even, in a float of `bits` mantissa bits whose smallest
- * normal number has the exponent `least`; may be above the largest number. Below `least` an
- * addition rounds at the right bit.
+ * Rounds the magnitude of x to nearest, ties to even, for a type with `bits` mantissa bits whose
+ * smallest normal number has the exponent `least`. The result may exceed the largest number of the
+ * type. Below `least`, an addition rounds at the right bit.
  */
 INLINE uint32_t round_magnitude(float x, int bits, int least)
 {
@@ -108,7 +110,8 @@ INLINE uint32_t round_magnitude(float x, int bits, int least)
     return (int32_t)magnitude < (int32_t)first ? small : normal;
 }
 
-/* The same as 8 bits with the sign; what is above the largest number is `infinity`, or `nan`. */
+/* Rounds x to 8 bits, including the sign. Values above the largest number become `infinity`, and a
+ * NaN becomes `nan`. */
 INLINE uint8_t round_float8(float x, int bits, int least, uint32_t infinity, uint32_t nan)
 {
     const uint32_t rounded = round_magnitude(x, bits, least), magnitude = bits_of(x) & 0x7FFFFFFFu;
@@ -121,10 +124,10 @@ INLINE uint8_t float32_to_float8_e4m3fn(float x) { return round_float8(x, 3, -6,
 INLINE uint8_t float32_to_float8_e5m2(float x) { return round_float8(x, 2, -14, 0x7C, 0x7E); }
 
 /*
- * a * b + c rounded once. Where the processor has the instruction, fmaf is it. Elsewhere the sum
- * is made in double: the product is exact there, the sum is rounded to odd by means of its exact
+ * a * b + c, rounded once. If the processor has the instruction, fmaf compiles to it. Otherwise the
+ * sum is computed in double: the product is exact, the sum is rounded to odd by means of its exact
  * error (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums", 2008), and the
- * conversion then rounds as if there had been no first rounding.
+ * conversion to float32 then rounds correctly.
  */
 INLINE float fused_multiply_add(float a, float b, float c)
 {
@@ -146,7 +149,7 @@ INLINE float fused_multiply_add(float a, float b, float c)
 #endif
 }
 
-/* The one order in which 16 lanes become one number. */
+/* Adds 16 lanes to one number. All sums of lanes use this order. */
 static inline float reduce_lanes(float lanes[LANES])
 {
     for (int width = LANES / 2; width > 0; width /= 2)
@@ -155,7 +158,7 @@ static inline float reduce_lanes(float lanes[LANES])
     return lanes[0];
 }
 
-/* The largest of 16 lanes; none is a NaN. */
+/* The largest of 16 lanes, none of which is a NaN. */
 static inline float largest_lane(const float lanes[LANES])
 {
     float largest = lanes[0];
@@ -165,11 +168,11 @@ static inline float largest_lane(const float lanes[LANES])
 }
 
 /*
- * exp(x) for x up to 0: 2^n * exp(r), n = round(x / ln 2), r = x - n ln 2 in two steps, exp(r) by a
- * polynomial (coefficients of the Cephes library's expf, S. L. Moshier). Error below 2 units in the
- * last place; subnormal results, 0 and NaN come out right. 2^n goes in as two factors because n
- * reaches down to -150; what would round to 0 is 0 at once, for underflow takes time. Adding
- * 1.5 * 2^23 rounds to an integer held in the low bits.
+ * exp(x) for x <= 0: 2^n * exp(r), n = round(x / ln 2), r = x - n ln 2 in two steps, exp(r) by a
+ * polynomial (coefficients of the Cephes library's expf, S. L. Moshier). The error is below 2 units
+ * in the last place, and subnormal results, 0 and NaN are correct. 2^n is applied as two factors,
+ * because n can be as low as -150. Results that would round to 0 are set to 0 directly, because
+ * underflow is slow. Adding 1.5 * 2^23 rounds to an integer, which is left in the low bits.
  */
 INLINE float exp_f32(float x)
 {
@@ -187,7 +190,7 @@ INLINE float exp_f32(float x)
     return x < -103.98f ? 0.0f : result;
 }
 
-/* silu(x) = x / (1 + exp(-x)), by exp(-|x|), which cannot overflow. */
+/* silu(x) = x / (1 + exp(-x)), computed with exp(-|x|), which cannot overflow. */
 INLINE float silu_f32(float x)
 {
     const float magnitude = float_of(bits_of(x) & 0x7FFFFFFFu);

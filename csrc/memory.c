@@ -1,13 +1,15 @@
-/* Memory that tensors leave: what the system takes back it has to clear for the next ones. */
+/* Keeps freed memory of tensors, because memory that is returned to the system must be cleared
+ * again before the next use. */
 #include "kernels.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
 
 enum {
-    /* Blocks of fewer bytes come from memory that malloc keeps; glibc takes no more than this. */
+    /* Smaller blocks are allocated from memory that malloc keeps. This is the largest value that
+     * glibc accepts. */
     MMAP_BYTES = 32 << 20,
-    /* Bytes at the end of that memory that are kept: the activations of a prompt of 512 tokens. */
+    /* Bytes that are kept at the end of that memory: the activations of a prompt of 512 tokens. */
     KEPT_BYTES = 128 << 20
 };
 

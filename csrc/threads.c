@@ -1,15 +1,14 @@
 /*
- * Splits the units of an op over threads, in this one place.
+ * Splits the units of an op over threads. No other file does this.
  *
  * A region ends when its units are done, not when every thread has arrived. The caller takes units
- * itself; each worker that is free takes units as well; and the caller waits only for units that a
- * worker has taken. So a thread that the system holds up delays a region by the units in its hands
- * and no more, and a forked child, which has no workers, computes alone.
+ * itself, every free worker takes units as well, and the caller only waits for units that a worker
+ * has taken. So a thread that the system delays only delays a region by the units that it has
+ * taken. A forked child has no workers and computes alone.
  *
- * The workers are the members of a parallel region of OpenMP that never ends and that an extra
- * thread opens; or threads of pthreads, where the compiler has no OpenMP (two OpenMP libraries in
- * one process may hang it). While one Python thread uses the workers, another one runs its units
- * alone.
+ * The workers are the members of an OpenMP parallel region that never ends and that an extra thread
+ * opens. If the compiler does not support OpenMP, they are pthreads. (Two OpenMP libraries in one
+ * process may hang it.) While one Python thread uses the workers, the others run their units alone.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "kernels.h"
@@ -40,42 +39,44 @@ int openmp_version(void) { return 0; }
 enum {
     MOST_WORKERS = MOST_THREADS - 1,
     MOST_SPANS = 64,
-    /* Pauses between two looks of a spinning thread at the clock: about a microsecond. */
+    /* Pauses of a spinning thread between two readings of the clock: about a microsecond. */
     PAUSES = 64,
-    /* How long a worker spins for the next region, in nanoseconds: longer than the Python code
-     * between two products and the choice of a token. */
+    /* How long a worker spins for the next region, in nanoseconds. This is longer than the Python
+     * code between two products, and than the sampling of a token. */
     WORKER_SPIN = 500 * 1000,
-    /* How long the caller spins for the last units, beside half of the time that its own took. */
+    /* How long the caller spins for the last units, in addition to half of the time
+     * that its own units took. */
     CALLER_SPIN = 30 * 1000,
-    /* A thread that is away for so long between two looks at the clock did not run. */
+    /* If the time between two readings of the clock exceeds this, the thread was suspended. */
     AWAY = 60 * 1000,
-    /* If that happens twice in so short a time, then other programs use the processors too, and
-     * these count as shared for so long. (Once in a while it happens on any system.) */
+    /* If this happens twice within TWICE nanoseconds, other programs are using the processors too,
+     * and the processors count as shared for SHARED nanoseconds. (On any system, it happens now and
+     * then.) */
     TWICE = 30 * 1000 * 1000,
     SHARED = 200 * 1000 * 1000
 };
 
-/* The next unit of a span and the region that it belongs to, in one word: a thread that comes too
- * late fails to take units of a region that has ended. Each span has a cache line. */
+/* The next unit of a span and the number of its region, in one word, so that a late thread cannot
+ * take units of a region that has ended. Each span has its own cache line. */
 typedef struct Span {
     _Alignas(128) _Atomic uint64_t ticket; /* region * 2^32 + unit */
 } Span;
 
-static const uint64_t CLOSED = UINT32_MAX; /* a unit behind the last one of any region */
+static const uint64_t CLOSED = UINT32_MAX; /* larger than any unit */
 
 static struct Pool {
-    pthread_mutex_t in_use; /* by one caller at a time */
-    pthread_mutex_t lock;   /* of the two conditions */
-    pthread_cond_t opened;  /* a region was opened */
-    pthread_cond_t done;    /* all units of a region are done */
+    pthread_mutex_t in_use; /* locked by one caller at a time */
+    pthread_mutex_t lock;   /* protects the two conditions */
+    pthread_cond_t opened;  /* signals that a region was opened */
+    pthread_cond_t done;    /* signals that all units of a region are done */
     _Atomic int sleeping_workers;
     _Atomic int caller_sleeps;
-    _Atomic int64_t away; /* when a thread did not run, as nanoseconds() has it */
+    _Atomic int64_t away; /* the last time a thread was suspended, from nanoseconds() */
     _Atomic int64_t shared_until;
     _Atomic int waiting; /* a Waiting */
-    int started;         /* workers */
+    int started;         /* number of workers */
 
-    /* The region. A caller changes it while all spans are closed. */
+    /* The region. A caller changes it only while all spans are closed. */
     _Atomic(void *) work;
     _Atomic(range_function) run;
     _Atomic ptrdiff_t count;
@@ -84,16 +85,16 @@ static struct Pool {
     _Atomic int spans;
     _Atomic int threads;
 
-    _Alignas(128) _Atomic uint32_t region; /* the number of the last one that was opened */
-    _Alignas(128) _Atomic ptrdiff_t left;  /* units that are not done */
+    _Alignas(128) _Atomic uint32_t region; /* the number of the last region that was opened */
+    _Alignas(128) _Atomic ptrdiff_t left;  /* number of units that are not done */
     Span span[MOST_SPANS];
 } pool = {.in_use = PTHREAD_MUTEX_INITIALIZER,
           .lock = PTHREAD_MUTEX_INITIALIZER,
           .opened = PTHREAD_COND_INITIALIZER,
           .done = PTHREAD_COND_INITIALIZER};
 
-/* Reads and writes of the region. A value is at least as new as the ticket that the thread read
- * before it; if the value is newer, then the thread fails to take units with that ticket. */
+/* Read or write a member of the region. The value is at least as new as the ticket that the thread
+ * read before it. If the value is newer, the thread cannot take units with that ticket. */
 #define READ(member) atomic_load_explicit(&pool.member, memory_order_acquire)
 #define WRITE(member, value) atomic_store_explicit(&pool.member, value, memory_order_release)
 
@@ -106,7 +107,7 @@ static void spin_pause(void)
 #endif
 }
 
-/* In test builds all threads take part, and come at any time. */
+/* In test builds all threads take part, and start at arbitrary times. */
 static void let_others_run(void)
 {
 #ifdef LLAMA_BOLTS_ALL_THREADS
@@ -123,8 +124,8 @@ static int64_t nanoseconds(void)
 
 void choose_waiting(Waiting waiting) { atomic_store(&pool.waiting, (int)waiting); }
 
-/* A thread did not run. While the processors are shared, a thread that waits sleeps at once, so
- * that its processor is free for the thread that it waits for. */
+/* Records that a thread was suspended. While the processors are shared, a waiting thread sleeps at
+ * once, so that its processor is free for the thread that it waits for. */
 static void note_away(int64_t now)
 {
     const int64_t before = atomic_exchange(&pool.away, now);
@@ -132,7 +133,7 @@ static void note_away(int64_t now)
         atomic_store_explicit(&pool.shared_until, now + SHARED, memory_order_relaxed);
 }
 
-/* How long to spin: `most`, unless the processors are shared or the user has chosen. */
+/* How long to spin: `most`, unless the processors are shared or the user has chosen otherwise. */
 static int64_t spin_limit(int64_t now, int64_t most)
 {
     switch ((Waiting)atomic_load_explicit(&pool.waiting, memory_order_relaxed)) {
@@ -146,7 +147,7 @@ static int64_t spin_limit(int64_t now, int64_t most)
 /* The first unit of a span. */
 static ptrdiff_t span_start(ptrdiff_t count, int spans, int span) { return count * span / spans; }
 
-/* Takes some units of a span; returns how many, 0 if none is left for this thread. */
+/* Takes some units of a span. Returns their number, or 0 if no unit is left for this thread. */
 static ptrdiff_t take(int span, int thread, ptrdiff_t *first)
 {
     uint64_t ticket = atomic_load_explicit(&pool.span[span].ticket, memory_order_acquire);
@@ -154,13 +155,13 @@ static ptrdiff_t take(int span, int thread, ptrdiff_t *first)
         const ptrdiff_t unit = (ptrdiff_t)(ticket & UINT32_MAX);
         const int spans = READ(spans);
         const ptrdiff_t left = span_start(READ(count), spans, span + 1) - unit;
-        const int threads = READ(threads); /* a late worker may see a region of fewer */
+        const int threads = READ(threads); /* a late worker may see a region with fewer threads */
         if (span >= spans || thread >= threads || left <= 0)
             return 0;
-        /* The parts become smaller towards the end, so that all threads end together. */
+        /* Threads take fewer units towards the end, so that all threads end together. */
         const ptrdiff_t smallest = READ(smallest);
         const ptrdiff_t share = ceil_div(left * spans, 4 * (ptrdiff_t)threads);
-        /* Whole tiles of 4 weight rows. */
+        /* Take whole tiles of 4 weight rows. */
         const ptrdiff_t even = share <= smallest ? smallest : ceil_div(share, 4) * 4;
         const ptrdiff_t taken = min_size(min_size(even, READ(largest)), left);
         if (atomic_compare_exchange_weak(&pool.span[span].ticket, &ticket,
@@ -180,8 +181,8 @@ static void end_units(ptrdiff_t units)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* Takes units until none is left. The thread's own span comes first, because the thread has already
- * prefetched its next rows. */
+/* Takes units until none are left. The thread's own span comes first, because the thread has
+ * already prefetched its next rows. */
 static void take_units(int thread)
 {
     const int spans = READ(spans);
@@ -199,7 +200,7 @@ static void take_units(int thread)
 
 typedef int (*condition)(uint32_t seen, int thread);
 
-/* Whether a region is open that a worker has not seen and that has a place for it. */
+/* Whether a region is open that the worker has not seen and that includes the worker. */
 static int has_region(uint32_t seen, int thread)
 {
     return atomic_load(&pool.region) != seen && READ(threads) > thread;
@@ -211,7 +212,7 @@ static int all_are_done(uint32_t seen, int thread)
     return atomic_load(&pool.left) == 0;
 }
 
-/* Spins until the condition holds, or for about `most` nanoseconds; returns whether it holds. */
+/* Spins until the condition holds, or for about `most` nanoseconds. Returns whether it holds. */
 static int spin_until(condition holds, uint32_t seen, int thread, int64_t most)
 {
     const int64_t start = nanoseconds();
@@ -229,8 +230,9 @@ static int spin_until(condition holds, uint32_t seen, int thread, int64_t most)
     }
 }
 
-/* Spins, and then sleeps, until there is a region for a worker. Who opens one looks at the number
- * of sleeping workers after that: at least one of the two threads sees the other's write. */
+/* Spins, and then sleeps, until there is a region for the worker. The worker first counts itself as
+ * sleeping and then looks for a region; the thread that opens a region does so first and then looks
+ * for sleeping workers. So at least one of them sees the other's write. */
 static void wait_for_region(uint32_t seen, int thread)
 {
     if (spin_until(has_region, seen, thread, WORKER_SPIN))
@@ -243,9 +245,9 @@ static void wait_for_region(uint32_t seen, int thread)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* The same for the last units of a region that the caller opened at the time `opened`. The units of
- * a worker are few next to the caller's own units; if they take longer than half of the caller's
- * time, then the worker does not run. */
+/* Spins, and then sleeps, until the last units of a region are done that the caller opened at the
+ * time `opened`. A worker takes few units compared with the caller. If they take longer than half
+ * of the caller's time, the worker was suspended. */
 static void wait_for_units(int64_t opened)
 {
     if (all_are_done(0, 0))
@@ -257,7 +259,7 @@ static void wait_for_units(int64_t opened)
     if (spin_limit(now, most) > 0)
         note_away(nanoseconds());
     pthread_mutex_lock(&pool.lock);
-    atomic_exchange(&pool.caller_sleeps, 1); /* no later read passes it, as in open_region */
+    atomic_exchange(&pool.caller_sleeps, 1); /* prevents reordering, as in open_region */
     while (!all_are_done(0, 0))
         pthread_cond_wait(&pool.done, &pool.lock);
     atomic_store(&pool.caller_sleeps, 0);
@@ -274,7 +276,7 @@ static void work_for_ever(int thread)
     }
 }
 
-/* Some workers that begin together. */
+/* Workers that start together. */
 typedef struct Crew {
     int first, count;
 } Crew;
@@ -291,7 +293,8 @@ static void *begin_crew(void *argument)
     return NULL;
 }
 
-/* Signals are for the threads of Python, but for that of a page which cannot be read. */
+/* Starts workers. They block all signals, because Python's threads handle them,
+ * except SIGBUS and SIGSEGV. */
 static void start_workers(int wanted)
 {
     static Crew crews[MOST_WORKERS];
@@ -323,9 +326,9 @@ static void start_workers(int wanted)
 
 static void open_region(void *work, range_function run, ptrdiff_t count, Shares shares, int threads)
 {
-    /* Also close the spans that the last region did not use: the ticket of an unused span is 0,
-     * like the ticket of an open span, and a late worker may see the new number of spans before
-     * the new tickets. */
+    /* Also close the spans that the last region did not use. The ticket of an unused span is 0,
+     * like the ticket of an open span, and a late worker may see the new number of spans before the
+     * new tickets. */
     const int spans = READ(spans) > shares.spans ? READ(spans) : shares.spans;
     for (int span = 0; span < spans; span++)
         atomic_store_explicit(&pool.span[span].ticket, CLOSED, memory_order_release);
@@ -344,7 +347,7 @@ static void open_region(void *work, range_function run, ptrdiff_t count, Shares 
         atomic_store_explicit(&pool.span[span].ticket, (uint64_t)region << 32 | first,
                               memory_order_release);
     }
-    /* An exchange, which no later read may pass on any processor or emulator. */
+    /* An exchange, because no processor or emulator may move a later read before it. */
     atomic_exchange(&pool.region, region);
     if (atomic_load(&pool.sleeping_workers) == 0)
         return;
@@ -387,7 +390,7 @@ void run_ranges(void *work, range_function run, ptrdiff_t count, Shares shares, 
 }
 #endif
 
-/* An op whose function runs one unit. */
+/* An op whose function runs one unit at a time. */
 typedef struct Units {
     void *work;
     unit_function run;

@@ -1,12 +1,12 @@
-"""Writes the units of C in which the kernels of the instruction sets are compiled.
+"""Generate the C units in which the kernels of each instruction set are compiled.
 
     python csrc/write_units.py
 
-Writes ``build/kernels/INSTRUCTION_SET/UNIT.c`` and prints the paths of all sources of the
-extension; build_kernels.py does the same. A unit turns the instructions on, includes the
-headers that have the code, and defines a function for each entry of a table of kernels.
-So a search finds each function by its name, and a product needs the headers of one family
-of formats only.
+This writes ``build/kernels/INSTRUCTION_SET/UNIT.c`` and prints the paths of all sources
+of the extension. build_kernels.py does the same. A unit enables the instructions,
+includes the headers that contain the code, and defines a function for each entry in a
+table of kernels. So each function can be found by searching for its name, and a product
+needs only the headers of one family of formats.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ UNITS = Path("build/kernels")
 
 
 class InstructionSet(NamedTuple):
-    """How the units of an instruction set are compiled.
+    """The compilation settings of an instruction set.
 
     Args:
-        name: Ending of the names of its tables: `row_kernels_avx2`.
-        processor: Macro of the compiler for the processors that may have the set, or "".
-        targets: Instructions that the compiler may use, or "" for those of every
-            processor.
-        defines: Macros that choose a variant in the headers.
-        vectors: Header of float vectors, or "" for plain C.
-        codes: Header of operations on codes.
-        lanes: Lanes of a vector; vectors of four lanes have loops of their own.
-        emulated: Targets of a test build that emulates the set's products of bfloat16.
+        name: The suffix of the names of its tables, as in `row_kernels_avx2`.
+        processor: The compiler's macro for the processor architecture, or "" for all.
+        targets: The instructions that the compiler may use, or "" for the baseline of
+            the processor.
+        defines: Macros that select a variant in the headers.
+        vectors: The header for float vectors, or "" for plain C.
+        codes: The header for operations on codes.
+        lanes: The number of lanes in a vector. Vectors of four lanes have separate loops.
+        emulated: The targets of a test build that emulates the set's bfloat16 products.
     """
 
     name: str
@@ -44,14 +44,14 @@ class InstructionSet(NamedTuple):
 
     @property
     def few_tokens(self) -> str:
-        """Return the header of products of a few tokens with codes."""
+        """Return the header for products of few tokens with codes."""
         if self.lanes > 4:
             return "products/few_tokens.h"
         return "products/codes_fours.h" if self.lanes else "products/codes_portable.h"
 
     @property
     def many_tokens(self) -> str:
-        """Return the header of products of many tokens with codes."""
+        """Return the header for products of many tokens with codes."""
         return "products/many_tokens.h" if self.lanes > 4 else self.few_tokens
 
 
@@ -71,7 +71,7 @@ INSTRUCTION_SETS = (
         "isa/codes_avx512.h",
         lanes=16,
     ),
-    # Panels keep bfloat16 pairs: one phase.
+    # Panels contain bfloat16 pairs, so there is one phase.
     InstructionSet(
         "avx512bf16",
         "__x86_64__",
@@ -306,13 +306,13 @@ const ProbeKernels probe_kernels_SET = {
 
 
 def rows_of(table: str, header: str) -> list[str]:
-    """Return the names in a list of rows of dtypes.h."""
+    """Return the names in a table of dtypes.h."""
     rows = header.partition(f"#define {table}(ROW)")[2].partition("\n\n")[0]
     return re.findall(r"ROW\((\w+),", rows)
 
 
 def entries(names: list[str], text: str, indent: int) -> str:
-    """Return one entry of a table for each type; NAME stands for the type's name."""
+    """Return one table entry for each type, replacing NAME with the type's name."""
     lines = (f"[TYPE_{name.upper()}] = {text.replace('NAME', name)}," for name in names)
     return "\n".join(" " * indent + line for line in lines)
 
@@ -346,7 +346,7 @@ def write_unit(
 
 
 def target_pragmas(target: InstructionSet) -> list[str]:
-    """Return the lines that turn the instructions of a set on, for clang and for gcc."""
+    """Return the lines that enable the set's instructions, for clang and for gcc."""
     if not target.targets:
         return []
 
@@ -374,9 +374,7 @@ def target_pragmas(target: InstructionSet) -> list[str]:
 
 
 def plain_products(target: InstructionSet, header: str) -> list[str]:
-    """Return the functions of products with plain weights,
-    and the table of all products.
-    """
+    """Return the functions for products with plain weights, and the product table."""
     singles = rows_of("PLAIN_TYPES", header)
     pairs = rows_of("PAIR_TYPES", header)
     blocks = rows_of("BLOCK_TYPES", header)
@@ -439,7 +437,7 @@ def kernels_of_codes(text: str, names: list[str]) -> list[str]:
 
 
 def block_units(target: InstructionSet, family: str, names: list[str]) -> dict[str, str]:
-    """Return the units of products with the formats of a family, by their names."""
+    """Return the units for products with the formats of a family, by name."""
     header = f"formats/{family}.h"
     listed = ", ".join(names)
     few = kernels_of_codes(FEW_KERNELS, names)
@@ -458,7 +456,7 @@ def block_units(target: InstructionSet, family: str, names: list[str]) -> dict[s
 
 
 def conversions(target: InstructionSet, families: list[str], names: list[str]) -> str:
-    """Return the unit that turns blocks of all formats into plain elements."""
+    """Return the unit that converts blocks of all formats to plain elements."""
     kind = "tile" if target.vectors else "portable"
     headers = [
         f"products/widen_{kind}.h",
@@ -472,7 +470,7 @@ def conversions(target: InstructionSet, families: list[str], names: list[str]) -
 
 
 def units_of(target: InstructionSet, csrc: Path) -> dict[str, str]:
-    """Return the texts of the units of an instruction set, by their names."""
+    """Return the texts of the units of an instruction set, by name."""
     header = (csrc / "dtypes.h").read_text(encoding="utf-8")
     tile = "products/tile.h" if target.vectors else "products/tile_portable.h"
     attention = "tile" if target.vectors else "portable"
@@ -510,7 +508,7 @@ def units_of(target: InstructionSet, csrc: Path) -> dict[str, str]:
 
 
 def write_units(csrc: Path, directory: Path) -> list[Path]:
-    """Write all units that differ from their files, and return their paths."""
+    """Write the units that differ from their files, and return the paths of all units."""
     texts = {
         directory / target.name / f"{name}.c": text
         for target in INSTRUCTION_SETS
@@ -525,7 +523,7 @@ def write_units(csrc: Path, directory: Path) -> list[Path]:
 
 
 def find_sources(root: Path = Path()) -> list[str]:
-    """Return all C files of the extension, with the units, which it writes."""
+    """Write the units, and return all C files of the extension."""
     written = sorted((root / "csrc").rglob("*.c"))
     return [
         path.as_posix() for path in (*written, *write_units(root / "csrc", root / UNITS))

@@ -19,7 +19,7 @@ _TEMPLATE = """\
 
 /* cffi: begin */
 
-/* Types of elements, and formats of block-quantized weights: one range of numbers. */
+/* Element types and formats of block-quantized weights, numbered together. */
 typedef enum ElementType {{
 {numbers}
 }} ElementType;
@@ -30,20 +30,21 @@ enum {{ TYPE_COUNT = {count} }};
 
 /* clang-format off */
 
-/* Plain types: ROW(name, type, bytes of an element). */
+/* Plain types: ROW(name, type, bytes per element). */
 {plain}
 
-/* Those of them that bfloat16 holds exactly: their products with bfloat16 run in bfloat16. */
+/* Plain types whose values bfloat16 represents exactly: their products with
+ * bfloat16 run in bfloat16. */
 {pairs}
 
-/* Formats whose blocks become integers with a scale: ROW(name, type, elements of a block, bytes of
- * its codes, bytes of its scale: 0 where it is among those of the codes). Products with bfloat16
- * run on integers. */
+/* Block formats: ROW(name, type, elements, code bytes and scale bytes per block). The scale bytes
+ * are 0 if the code bytes include the scale. Products of these formats with bfloat16 run on
+ * integers. */
 {blocks}
 
 /* clang-format on */
 
-/* The same sizes as constants. */
+/* The sizes of the block formats as constants. */
 {sizes}
 """  # noqa: E501 (these are the lines of a C file)
 

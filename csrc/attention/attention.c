@@ -1,58 +1,59 @@
 /*
- * Attention over the key/value cache, with the bits of matmul, softmax and matmul.
+ * Attention over the key/value cache, with the bits of a matmul, a softmax and another matmul.
  *
- * Rows are the query heads of the tokens: the T * G rows of a key/value head, in order of tokens.
- * The rows of a unit make all of their scores first, so that the maximum and the sum of each row
- * are known before any value is weighed. There are so few rows in a unit that their scores stay in
- * the cache. All sums have a fixed order (kernels.h), so that one row or many, and any split over
- * threads, give the same bits. From the innermost loop to the outermost:
- *   - a tile of 6 rows x 64 positions, then of 6 rows x 64 columns of values (16 with AVX2), lives
- *     in registers;
- *   - a panel of 6 rows passes over a block of 256 positions;
- *   - a block stays in the L2 cache while all panels of a unit pass over it.
+ * Rows are the query heads of the tokens: T * G rows for each key/value head, in the order of
+ * tokens. In a unit, all scores of its rows are computed first, so that the maximum and the sum of
+ * each row are known before any value is weighted. A unit has few enough rows for their scores to
+ * stay in the cache. All sums have a fixed order (kernels.h), so the bits depend neither on the
+ * number of rows nor on the split over threads. From the innermost loop to the outermost:
+ *   - a tile of 6 rows x 64 positions, and later of 6 rows x 64 columns of values, is in registers
+ *     (with AVX2, 16 positions or columns);
+ *   - a panel of 6 rows is multiplied by a block of 256 positions;
+ *   - a block stays in the L2 cache while all panels of a unit are multiplied by it.
  */
 #include "attention/attention.h"
 #include <stdatomic.h>
 #include "floats.h"
 
 enum {
-    /* Most panels of a unit, and most of their scores unless one panel has more: 256 KiB. */
+    /* Maximum number of panels in a unit, and maximum number of their scores (256 KiB) unless a
+     * single panel has more. */
     UNIT_PANELS = 16,
     UNIT_SCORES = 64 * 1024,
-    /* Most rows of a head for which the positions are split over threads. */
+    /* Maximum number of rows of a head for which the positions are split over threads. */
     SPLIT_ROWS = 2 * PANEL_TOKENS,
     /* Several units per thread, so that a preempted thread delays little work. */
     UNITS_PER_THREAD = 4,
-    /* Blocks that a thread takes at a time, at most, where positions are split. */
+    /* Maximum number of blocks that a thread takes at a time if positions are split. */
     BLOCKS_TAKEN = 8,
-    /* Multiply-adds that are worth one more thread. */
+    /* Number of multiply-adds for which another thread pays off. */
     MULTIPLY_ADDS_PER_THREAD = 128 * 1024
 };
 
 typedef struct Attention {
     const AttentionKernels *kernels;
     const char *xq, *keys, *values;
-    const ptrdiff_t *blocks; /* where the blocks of the sequence lie, or NULL: in order */
+    const ptrdiff_t *blocks; /* blocks of the sequence in the cache, or NULL: in order */
     char *out;
     ptrdiff_t start_pos, H, G, h;
-    ptrdiff_t head_bytes; /* of a key/value head in the cache */
-    ptrdiff_t words;      /* of one head of one position */
-    ptrdiff_t floats;     /* of a row's weighted sum */
+    ptrdiff_t head_bytes; /* bytes per key/value head in the cache */
+    ptrdiff_t words;      /* words per head and position */
+    ptrdiff_t floats;     /* floats in a row's weighted sum */
     ElementType type;
     float scale;
 } Attention;
 
-/* The division of the work, and the contents of the scratch. */
+/* The division of the work, and the layout of the scratch. */
 typedef struct AttentionPlan {
-    ptrdiff_t K, rows;    /* key/value heads; rows of one of them */
-    ptrdiff_t blocks;     /* that the last row sees */
-    ptrdiff_t panels;     /* in a unit */
-    ptrdiff_t groups;     /* units of one key/value head, where rows are split */
-    int splits_positions; /* units are blocks, not groups of rows */
+    ptrdiff_t K, rows;    /* key/value heads; rows per key/value head */
+    ptrdiff_t blocks;     /* blocks that the last row sees */
+    ptrdiff_t panels;     /* panels per unit */
+    ptrdiff_t groups;     /* units per key/value head, if rows are split */
+    int splits_positions; /* 1: units are blocks instead of groups of rows */
     int workers;
-    ptrdiff_t panel_floats; /* of a packed panel */
+    ptrdiff_t panel_floats; /* floats in a packed panel */
     ptrdiff_t thread_floats;
-    ptrdiff_t head_floats; /* that threads share, where positions are split */
+    ptrdiff_t head_floats; /* shared by threads, if positions are split */
 } AttentionPlan;
 
 /* A plan for more positions never needs less scratch. */
@@ -62,8 +63,8 @@ static AttentionPlan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, pt
     const ptrdiff_t S = start_pos + T, sum = sum_floats(type, h);
     AttentionPlan plan = {.K = K, .rows = T * (H / K), .blocks = ceil_div(S, ATTENTION_BLOCK)};
     plan.workers = threads_for(T * H * S * h, MULTIPLY_ADDS_PER_THREAD, threads);
-    /* Heads that are enough units are not split: each thread then reads on through whole heads, and
-     * waits for nobody before the end. */
+    /* If there are enough heads for all threads, heads are not split. Each thread then reads whole
+     * heads, and does not wait for other threads before the end. */
     const int heads_suffice = K >= UNITS_PER_THREAD * plan.workers;
     plan.splits_positions =
         plan.workers > 1 && !heads_suffice && plan.rows <= SPLIT_ROWS && plan.blocks > 1;
@@ -72,14 +73,14 @@ static AttentionPlan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, pt
     const ptrdiff_t row_scores = plan.blocks * ATTENTION_BLOCK;
     const ptrdiff_t panel_scores = PANEL_TOKENS * row_scores;
     const ptrdiff_t cached = UNIT_SCORES < panel_scores ? 1 : UNIT_SCORES / panel_scores;
-    const ptrdiff_t most = min_size(panels, UNIT_PANELS); /* few rows are not more */
+    const ptrdiff_t most = min_size(panels, UNIT_PANELS); /* there may be fewer panels */
     plan.panels = min_size(min_size(most, cached), ceil_div(panels, wanted));
     if (plan.splits_positions)
         plan.panels = panels;
     plan.groups = ceil_div(panels, plan.panels);
     plan.panel_floats = ceil_div(h * PANEL_TOKENS, LANES) * LANES;
-    /* The unit's packed queries; each row's lanes, factor and sum; a panel's sums of a block. All
-     * of them begin at a cache line. */
+    /* The unit's packed queries; the lanes, factor and sum of each row; and the sums of a panel for
+     * one block. All of them begin at a cache line. */
     plan.thread_floats = most * (plan.panel_floats + PANEL_TOKENS * (LANES + sum))
                          + PANEL_TOKENS * (UNIT_PANELS + sum);
     if (plan.splits_positions) {
@@ -102,21 +103,21 @@ ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H,
     return floats * (ptrdiff_t)sizeof(float) + LINE;
 }
 
-/* Where a row's query, and its result, lie: bytes from the first. */
+/* The offset of a row's query and result, in bytes. */
 static ptrdiff_t row_offset(const Attention *a, ptrdiff_t head, ptrdiff_t row)
 {
     const ptrdiff_t t = row / a->G, g = row % a->G;
     return ((t * a->H + head * a->G + g) * a->h) * type_bytes(a->type);
 }
 
-/* How many positions each of some rows sees. */
+/* Computes the number of positions that each of some rows sees. */
 static void count_seen(const Attention *a, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t *seen)
 {
     for (ptrdiff_t r = 0; r < rows; r++)
         seen[r] = a->start_pos + (row + r) / a->G + 1;
 }
 
-/* Counts the seen positions of a row in a block; 0 or less without any. */
+/* The number of positions in a block that a row sees, or a number <= 0 if it sees none. */
 static ptrdiff_t visible(ptrdiff_t seen, ptrdiff_t block)
 {
     return min_size(seen - block * ATTENTION_BLOCK, ATTENTION_BLOCK);
@@ -127,14 +128,14 @@ static int panel_rows(ptrdiff_t row, ptrdiff_t end)
     return (int)min_size(PANEL_TOKENS, end - row);
 }
 
-/* Where a block of a head begins in the cache, in keys and values alike. */
+/* The offset of a block of a head in the cache, which is the same for keys and values. */
 static ptrdiff_t block_offset(const Attention *a, ptrdiff_t head, ptrdiff_t block)
 {
     const ptrdiff_t place = a->blocks ? a->blocks[block] : block;
     return head * a->head_bytes + place * ATTENTION_BLOCK * a->words * 4;
 }
 
-/* Packs rows into panels; in a panel, blocks of elements follow each other. */
+/* Packs rows into panels. In a panel, blocks of elements follow each other. */
 static void pack_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t head, ptrdiff_t row,
                       ptrdiff_t end, float *panels)
 {
@@ -152,8 +153,8 @@ static void pack_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t h
 }
 
 /*
- * Makes the scores of a panel's rows in a block, and raises the largest of each. Keys that a row
- * does not see are multiplied and not used.
+ * Computes the scores of a panel's rows for a block, and updates the maximum of each row. The
+ * scores of keys that a row does not see are computed but not used.
  */
 static void score_block(const Attention *a, const float *panel, ptrdiff_t head, int rows,
                         const ptrdiff_t *seen, ptrdiff_t block, float *scores, float *largest)
@@ -182,8 +183,8 @@ static void score_block(const Attention *a, const float *panel, ptrdiff_t head, 
     }
 }
 
-/* Turns a row's scores of a block into exponentials, and adds these to the lanes of their sum. The
- * maximum of the scaled scores equals the scaled maximum of the scores. */
+/* Replaces the scores of a row in a block by their exponentials, and adds the exponentials to the
+ * lanes of their sum. The maximum of the scaled scores equals the scaled maximum of the scores. */
 static void exponentiate_block(const Attention *a, ptrdiff_t seen, ptrdiff_t block, float maximum,
                                float *scores, float *sums)
 {
@@ -193,8 +194,8 @@ static void exponentiate_block(const Attention *a, ptrdiff_t seen, ptrdiff_t blo
 }
 
 /*
- * Makes weights of a panel's exponentials, and sums the values of a block by them. Values that a
- * row does not see are not touched.
+ * Normalizes the exponentials of a panel to weights, and adds the weighted values of a block.
+ * Values that a row does not see are not read.
  */
 static void weigh_block(const Attention *a, ptrdiff_t head, int rows, const ptrdiff_t *seen,
                         ptrdiff_t block, float *scores, const float *factors, float *sums)
@@ -223,13 +224,13 @@ static void add_sums(float *totals, const float *sums, ptrdiff_t count)
         totals[i] += sums[i];
 }
 
-/* A group of rows over all of their positions, on one thread. */
+/* Computes a group of rows over all of their positions, on one thread. */
 static void attend_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t head,
                         ptrdiff_t row, ptrdiff_t end, float *scratch)
 {
     const ptrdiff_t rows = end - row, stride = rows * ATTENTION_BLOCK;
     float *lanes = scratch + plan->panels * plan->panel_floats;   /* [row][lane] */
-    float *factors = lanes + plan->panels * PANEL_TOKENS * LANES; /* maxima before */
+    float *factors = lanes + plan->panels * PANEL_TOKENS * LANES; /* first maxima */
     float *sums = factors + UNIT_PANELS * PANEL_TOKENS;
     float *totals = sums + PANEL_TOKENS * a->floats;
     float *scores = totals + plan->panels * PANEL_TOKENS * a->floats; /* [block][row][position] */
@@ -268,17 +269,17 @@ static void attend_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t
                                a->type);
 }
 
-/* All that threads read. */
+/* The data that threads read. */
 typedef struct AttentionPass {
     const Attention *a;
     const AttentionPlan *plan;
-    float *scratch; /* of each thread */
-    float *shared;  /* of each head, where positions are split */
+    float *scratch; /* for each thread */
+    float *shared;  /* for each head, if positions are split */
     ptrdiff_t seen[SPLIT_ROWS];
 } AttentionPass;
 
-/* Head by head, so that its keys and values stay near; the last tokens first, whose work is
- * the longest. */
+/* Units are ordered by heads, so that the keys and values of a head stay in the cache. The last
+ * tokens come first, because they take longest. */
 static void run_group(void *work, ptrdiff_t unit, int thread)
 {
     const AttentionPass *pass = work;
@@ -289,13 +290,13 @@ static void run_group(void *work, ptrdiff_t unit, int thread)
                 pass->scratch + thread * plan->thread_floats);
 }
 
-/* What threads share of a head. */
+/* The data of a head that threads share. */
 typedef struct SharedHead {
-    atomic_int *unscored; /* blocks whose scores are not there yet */
-    atomic_int *missing;  /* blocks whose weighted values are not there yet */
+    atomic_int *unscored; /* blocks without scores */
+    atomic_int *missing;  /* blocks without weighted values */
     float *factors;       /* [row] */
     float *largest;       /* [block][row][lane] */
-    float *sums;          /* [block][row][place of a sum] */
+    float *sums;          /* [block][row][element of a sum] */
     float *scores;        /* [block][row][position] */
 } SharedHead;
 
@@ -311,7 +312,7 @@ static SharedHead shared_head(const AttentionPass *pass, ptrdiff_t head)
     return (SharedHead){unscored, unscored + 1, factors, largest, sums, scores};
 }
 
-/* Makes the exponentials of one row of a head, of which all scores are there. */
+/* Computes the exponentials of one row of a head, whose scores must be complete. */
 static void exponentiate_split_row(const AttentionPass *pass, const SharedHead *shared,
                                    ptrdiff_t row)
 {
@@ -330,8 +331,8 @@ static void exponentiate_split_row(const AttentionPass *pass, const SharedHead *
     shared->factors[row] = 1.0f / reduce_lanes(sums);
 }
 
-/* The scores of some blocks for all rows of a head. The thread that makes the last ones of a head
- * makes the exponentials. Units are the blocks of all heads. */
+/* Computes the scores of some blocks for all rows of a head. Units are the blocks of all heads. The
+ * thread that finishes the last block of a head computes the exponentials. */
 static void score_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread)
 {
     const AttentionPass *pass = work;
@@ -356,7 +357,7 @@ static void score_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread
     }
 }
 
-/* The sums of the blocks of one row of a head, added in order. */
+/* Adds the sums of the blocks of one row of a head, in order. */
 static void add_row(const AttentionPass *pass, const SharedHead *shared, ptrdiff_t head,
                     ptrdiff_t row, float *totals)
 {
@@ -367,8 +368,8 @@ static void add_row(const AttentionPass *pass, const SharedHead *shared, ptrdiff
     a->kernels->finish_row(a->out + row_offset(a, head, row), totals, a->h, a->type);
 }
 
-/* The weighted values of some blocks for all rows of a head; the thread that makes the last ones of
- * a head adds the blocks. */
+/* Computes the weighted values of some blocks for all rows of a head. The thread that finishes the
+ * last block of a head adds the blocks. */
 static void weigh_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread)
 {
     const AttentionPass *pass = work;
@@ -397,19 +398,21 @@ static void weigh_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread
  *
  *   xq       [T, H, h]              bfloat16 or float32
  *   keys     [K, C/16, words, 16]   the same type; a word of 4 bytes is one float32 or two bfloat16
- *                                   neighbours of a position, and 16 positions stand side by side
+ *                                   adjacent elements of a position; 16 positions are interleaved
  *   values   [K, C, h]              the same type
  *   blocks   [start_pos + T in blocks]  block b of the sequence is block blocks[b] of the cache; or
- *                                   NULL: all lie in their order from the first on
+ *                                   NULL if the blocks are in order, starting with the first
  *   out      [T, H, h]              the same type
  *   scratch  attention_scratch_bytes(...)
  *
  * Scores and weights are float32. The result has the bits of batched_matmul, a multiplication by
  * scale, softmax and batched_matmul with values widened to float32.
- * Threads take groups of rows; where rows are few (decoding), and so are heads, they take blocks of
- * positions, of which each makes the scores and, when the rows are normalized, the weighted values.
- * Checked by the caller: contiguity, sizes, h even, C a multiple of 16, blocks inside of the cache,
- * positions below start_pos + T written, and that out and scratch overlap nothing.
+ * Threads take groups of rows. If there are few rows (decoding) and few heads, they take blocks of
+ * positions: first to compute the scores and, once the rows are normalized, to compute the weighted
+ * values.
+ * The caller checks contiguity, sizes, that h is even, that C is a multiple of 16, that blocks are
+ * inside the cache, that the positions below start_pos + T were written, and that out and scratch
+ * do not overlap any other argument.
  */
 void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
                const ptrdiff_t *blocks, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
@@ -445,7 +448,7 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
         atomic_init(shared.unscored, (int)plan.blocks);
         atomic_init(shared.missing, (int)plan.blocks);
     }
-    /* Each thread has a span of blocks, so that it reads on where it has prefetched. */
+    /* Each thread has a span of blocks, so that it continues where it has prefetched. */
     const Shares shares = {1, BLOCKS_TAKEN, plan.workers};
     run_ranges(&pass, score_split, K * plan.blocks, shares, plan.workers);
     run_ranges(&pass, weigh_split, K * plan.blocks, shares, plan.workers);

@@ -1,4 +1,4 @@
-/* The chains of attention and matmul in plain C, for every machine: 16 columns at a time. */
+/* The chains of attention and matmul in plain C, for all machines: 16 columns at a time. */
 #pragma once
 #include "attention/attention_rows.h"
 #include "products/tile_portable.h"
@@ -38,7 +38,7 @@ INLINE PortableProduct product_of(ElementType type)
     return (PortableProduct){type == TYPE_BFLOAT16 ? FORM_BFLOAT16 : FORM_FLOAT32, type};
 }
 
-/* One group of 16 columns for all rows; the lanes of a word are widened once. */
+/* Multiplies one group of 16 columns by all rows. The lanes of a word are widened once. */
 INLINE void chain_group(float *restrict sums, const float *panel, const char *columns, int rows,
                         ptrdiff_t words, ElementType type)
 {

@@ -1,6 +1,7 @@
 #include "floats.h"
 
-/* A sum of products: a chain of fused steps in each block of 256, the blocks added in order. */
+/* A sum of products: a chain of fused steps for each block of 256, and the sum of
+ * the blocks in order. */
 static float sum_products(const float *a, const float *b, ptrdiff_t b_stride, ptrdiff_t n)
 {
     float total = 0.0f;
@@ -23,8 +24,9 @@ static float sum_products(const float *a, const float *b, ptrdiff_t b_stride, pt
  *   keys, values  [start_pos + T, K, h]  float32, in the order of positions
  *   p             [start_pos + T]        scratch: scores, and then weights
  *
- * Nothing is done for speed; attention has the same bits. The exponential of position s adds to
- * lane s mod 16 of their sum. Checked by the caller: contiguity, sizes, and that nothing overlaps.
+ * This code is not optimized. attention has the same bits. The exponential of position s is added
+ * to lane s mod 16 of their sum. The caller checks contiguity and sizes, and that arguments do not
+ * overlap.
  */
 void attention_reference(float *out, float *p, const float *xq, const float *keys,
                          const float *values, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H,

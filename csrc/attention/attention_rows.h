@@ -1,12 +1,12 @@
-/* The parts of attention and matmul that are plain C, compiled once for each instruction set. */
+/* The parts of attention and matmul in plain C, compiled once for each instruction set. */
 #pragma once
 #include "attention/attention.h"
 #include "floats.h"
 
 /*
- * Lays one row of words out as row 0 of a panel [word][phase][row], so that a step of the chains
- * finds the numbers of all rows side by side. With one phase, a word of two bfloat16 stays as it
- * is.
+ * Packs one row of words as row 0 of a panel [word][phase][row], so that a step of the chains finds
+ * the elements of all rows next to each other. With one phase, a word of two bfloat16 is not
+ * changed.
  */
 INLINE void pack_words(float *panel, const char *x, ptrdiff_t words, int rows, const int phases)
 {
@@ -21,12 +21,12 @@ INLINE void pack_words(float *panel, const char *x, ptrdiff_t words, int rows, c
     }
 }
 
-/* Of whole lanes: raises each lane of `largest` to the maximum of its scores, NaNs passed over; or
- * adds each score to its lane of `sums`. */
+/* A function on scores that are padded to whole lanes. Either it raises each lane to the maximum of
+ * its scores, ignoring NaN, or it adds each score to its lane. */
 typedef void (*lanes_function)(const float *restrict scores, ptrdiff_t padded,
                                float *restrict lanes);
 
-/* Raises the lanes of the largest score; what lies beyond the scores becomes -Inf. */
+/* Updates the lanes of the largest score. The padding becomes -Inf. */
 INLINE void raise_row(float *restrict scores, float *restrict largest, ptrdiff_t count,
                       const lanes_function raise_lanes)
 {
@@ -36,8 +36,8 @@ INLINE void raise_row(float *restrict scores, float *restrict largest, ptrdiff_t
     raise_lanes(scores, padded, largest);
 }
 
-/* scores[s] = exp(scores[s] * scale - maximum), added to the lanes of their sum; what lies beyond
- * becomes 0. */
+/* scores[s] = exp(scores[s] * scale - maximum). Also adds the results to the lanes of their sum.
+ * The padding becomes 0. */
 INLINE void exponentiate_row(float *restrict scores, float *restrict sums, ptrdiff_t count,
                              float scale, float maximum, const lanes_function add_lanes)
 {
@@ -55,7 +55,7 @@ static void normalize_row(float *weights, ptrdiff_t count, float factor)
         weights[s] = weights[s] * factor;
 }
 
-/* Rounds the weighted sum of a row. */
+/* Rounds the weighted sum of a row to the type of the result. */
 static void finish_row(void *out, const float *sums, ptrdiff_t h, ElementType type)
 {
     if (type == TYPE_FLOAT32) {

@@ -1,6 +1,6 @@
 /*
- * Register tiles of attention and matmul, shared by the sets with vector intrinsics; vectors_*.h
- * says how many vectors stand beside the rows of a tile (TILE_VECTORS).
+ * Register tiles of attention and matmul, shared by the sets with vector intrinsics. TILE_VECTORS
+ * in vectors_*.h is the number of vectors per row of a tile.
  */
 #pragma once
 #include "attention/attention_rows.h"
@@ -10,7 +10,7 @@ enum { TILE_GROUPS = TILE_VECTORS / VEC_PARTS, PREFETCH_POSITIONS = 16 };
 
 typedef vec (*vec_function)(vec a, vec b);
 
-/* Combines the vectors of whole lanes with those of `lanes`. */
+/* Combines the vectors of whole lanes with the vectors of `lanes`. */
 INLINE void combine_lanes(const float *scores, ptrdiff_t padded, float *lanes,
                           const vec_function combine)
 {
@@ -52,7 +52,7 @@ static void pack_chains(float *panel, const char *x, ptrdiff_t words, int rows, 
     pack_words(panel, x, words, rows, type == TYPE_BFLOAT16 ? PAIR_PHASES : 1);
 }
 
-/* The chains of `rows` rows of a panel with `groups` groups of 16 columns. */
+/* Computes the chains of `rows` rows of a panel with `groups` groups of 16 columns. */
 INLINE void chain_tile(const TileProduct p, const int rows, const int groups, const float *panel,
                        const char *columns, ptrdiff_t words, ptrdiff_t group_bytes, float *sums)
 {
@@ -112,7 +112,8 @@ static void multiply_chains(float *sums, const float *panel, const char *columns
     }
 }
 
-/* `vectors` vectors of words of all positions; the last one may be short, and is then masked. */
+/* Adds `vectors` vectors of words over all positions. The last vector may be
+ * short, and is then masked. */
 INLINE void sum_tile(const int phases, const int rows, const int vectors, const int masked,
                      word_mask mask, const float *weights, const char *values, ptrdiff_t count,
                      ptrdiff_t words, ptrdiff_t floats, float *sums)

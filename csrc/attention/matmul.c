@@ -1,21 +1,22 @@
 /*
- * Each element is a sum along k in blocks of 256 elements: one chain in a block, and the sums of
- * the blocks added in order. Attention sums in the same way, along the elements of a head and along
- * positions, so that it has the bits of two matmuls. From the innermost loop to the outermost:
- *   - a tile of 6 rows x 64 columns (16 with AVX2) lives in registers;
- *   - a panel of 6 rows passes over the columns of a span;
- *   - a block of 256 elements of these columns, packed, stays in the L2 cache while all panels of
- *     the unit pass over it.
+ * Products of two tensors. Each element is a sum along k in blocks of 256 elements: a block is one
+ * chain, and the sums of the blocks are added in order. Attention uses the same order, along the
+ * elements of a head and along positions, so it has the bits of two matmuls. From the innermost
+ * loop to the outermost:
+ *   - a tile of 6 rows x 64 columns (16 with AVX2) is in registers;
+ *   - a panel of 6 rows is multiplied by the columns of a span;
+ *   - a packed block of 256 elements of these columns stays in the L2 cache while all panels of the
+ *     unit are multiplied by it.
  */
 #include "attention/attention.h"
 #include <string.h>
 
 enum {
     UNIT_ROWS = 42 * PANEL_TOKENS,
-    SPAN_COLUMNS = ATTENTION_BLOCK, /* at most, as multiply_chains has it */
+    SPAN_COLUMNS = ATTENTION_BLOCK, /* maximum of multiply_chains */
     /* Several units per thread, so that a preempted thread delays little work. */
     UNITS_PER_THREAD = 4,
-    /* Multiply-adds that are worth one more thread. */
+    /* Number of multiply-adds for which another thread pays off. */
     MULTIPLY_ADDS_PER_THREAD = 128 * 1024
 };
 
@@ -27,12 +28,12 @@ typedef struct MatmulScratch {
     float totals[UNIT_ROWS * SPAN_COLUMNS];
 } MatmulScratch;
 
-/* Bytes between the neighbours of a batch, of a matrix's rows, and of a row's elements. */
+/* Bytes between two matrices of a batch, two rows of a matrix, and two elements of a row. */
 typedef struct Strides {
     ptrdiff_t batch, row, element;
 } Strides;
 
-/* The operands of batched_matmul, and how its work is cut into units. */
+/* The operands of batched_matmul, and the division of its work into units. */
 typedef struct Batch {
     const KernelSet *set;
     const char *a, *b;
@@ -41,8 +42,8 @@ typedef struct Batch {
     ptrdiff_t m, n, k;
     ElementType type, out_type;
     MatmulScratch *scratch;
-    ptrdiff_t unit, units; /* rows of a in a unit; of these, for each member of the batch */
-    ptrdiff_t span, spans; /* columns of b in a span; spans */
+    ptrdiff_t unit, units; /* rows of a per unit; units per member of the batch */
+    ptrdiff_t span, spans; /* columns of b per span; spans */
 } Batch;
 
 ptrdiff_t matmul_scratch_bytes(int threads)
@@ -50,7 +51,7 @@ ptrdiff_t matmul_scratch_bytes(int threads)
     return LINE + threads * (ptrdiff_t)sizeof(MatmulScratch);
 }
 
-/* Copies `count` elements that are `stride` bytes apart, of 2 or 4 bytes each. */
+/* Copies `count` elements of 2 or 4 bytes that are `stride` bytes apart. */
 static void gather(char *restrict to, const char *restrict from, ptrdiff_t stride, ptrdiff_t count,
                    ptrdiff_t bytes)
 {
@@ -64,7 +65,8 @@ static void gather(char *restrict to, const char *restrict from, ptrdiff_t strid
             memcpy(to + 4 * i, from + i * stride, 4);
 }
 
-/* Copies one word of a column: an element of 4 bytes, or two neighbours of 2 bytes along k. */
+/* Copies one word of a column: one element of 4 bytes, or two elements of 2 bytes that
+ * are adjacent along k. */
 static inline void copy_word(char *to, const char *from, ptrdiff_t stride, int is_pair,
                              ptrdiff_t bytes)
 {
@@ -80,15 +82,16 @@ static inline void copy_word(char *to, const char *from, ptrdiff_t stride, int i
 }
 
 /*
- * Lays elements [0, count) of some columns out as [group][word][lane], padded by zeros. Columns
- * that lie side by side in memory are read together, word by word; of others, each is read along k.
+ * Packs elements [0, count) of some columns as [group][word][lane], padded with zeros. Columns that
+ * are contiguous in memory are read together, one word at a time. Otherwise, each column is read
+ * along k.
  */
 static void pack_columns(const Batch *batch, const char *b, ptrdiff_t columns, ptrdiff_t count,
                          float *packed)
 {
     const ptrdiff_t bytes = type_bytes(batch->type), words = element_words(batch->type, count);
     const ptrdiff_t along = batch->b_strides.element, across = batch->b_strides.row;
-    const ptrdiff_t word_bytes = 4 / bytes * along; /* from a word to the next one, in b */
+    const ptrdiff_t word_bytes = 4 / bytes * along; /* bytes between two words of b */
     const ptrdiff_t group_bytes = words * LINE, whole_words = count * bytes / 4;
     char *to = (char *)packed;
     ptrdiff_t column = 0;
@@ -121,7 +124,7 @@ static void pack_panel(const Batch *batch, const char *a, int rows, ptrdiff_t co
     }
 }
 
-/* Some rows of a times a span of b's columns. */
+/* Multiplies some rows of a by a span of columns of b. */
 static void multiply_unit(void *work, ptrdiff_t unit, int thread)
 {
     const Batch *batch = work;
@@ -168,9 +171,8 @@ static void multiply_unit(void *work, ptrdiff_t unit, int thread)
  *   scratch  matmul_scratch_bytes(threads)
  *
  * Threads take units of (member of the batch, rows of a, span of b's columns), which are
- * independent.
- * Checked by the caller: strides (bytes, not negative), sizes, and that out and scratch overlap
- * nothing.
+ * independent of each other. The caller checks sizes, that strides are not negative (they are in
+ * bytes), and that out and scratch do not overlap any other argument.
  */
 void batched_matmul(void *out, void *scratch, const void *a, const void *b, ptrdiff_t batches,
                     ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, ptrdiff_t a_batch_stride,
@@ -194,7 +196,7 @@ void batched_matmul(void *out, void *scratch, const void *a, const void *b, ptrd
                    .type = type,
                    .out_type = out_type,
                    .scratch = (MatmulScratch *)align_to_line(scratch)};
-    /* Columns are cut first, because each unit packs the columns that it takes. */
+    /* Columns are divided first, because each unit packs its columns. */
     batch.span = ceil_div(min_size(SPAN_COLUMNS, ceil_div(n, wanted)), LANES) * LANES;
     batch.spans = ceil_div(n, batch.span);
     batch.unit = min_size(UNIT_ROWS, ceil_div(m, ceil_div(wanted, batch.spans)));

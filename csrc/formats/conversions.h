@@ -1,9 +1,9 @@
-/* Blocks of any format: quantized, and dequantized to plain types. */
+/* Quantization of blocks of any format, and their dequantization to plain types. */
 #pragma once
 #include "formats/format.h"
 #include "rows/row_kernels.h"
 
-/* A whole block of codes that are places in a table, as float32. */
+/* Dequantizes a whole block, whose codes are indices into a table, to float32. */
 INLINE void look_block_up(float *out, const uint8_t *codes, const float scale,
                           const ExpandedFormat f)
 {
@@ -15,7 +15,7 @@ INLINE void look_block_up(float *out, const uint8_t *codes, const float scale,
             vec_store(out + part * VEC_LANES, table_values(codes, table, part));
 }
 
-/* A whole block as float32. */
+/* Dequantizes a whole block to float32. */
 INLINE void dequantize_block(float *out, const uint8_t *codes, const Weight *weight,
                              ptrdiff_t block, const ExpandedFormat f)
 {
@@ -41,11 +41,11 @@ INLINE void dequantize_block(float *out, const uint8_t *codes, const Weight *wei
     }
 }
 
-/* What a format makes of a whole block. */
+/* A function that dequantizes a whole block of one format to float32. */
 typedef void (*block_function)(float *out, const uint8_t *codes, const Weight *weight,
                                ptrdiff_t block);
 
-/* out[i] = element first + i, rounded once to the type; any first, any count. */
+/* out[i] = element first + i, rounded once to the type. `first` and `count` are arbitrary. */
 INLINE void dequantize_blocks(void *out, const Weight *weight, ptrdiff_t first, ptrdiff_t count,
                               ElementType out_type, const ExpandedFormat f,
                               const block_function make_block)
@@ -61,7 +61,7 @@ INLINE void dequantize_blocks(void *out, const Weight *weight, ptrdiff_t first, 
         }
         uint8_t padded[MOST_BLOCK];
         float values[MOST_BLOCK];
-        /* The last block may be short, unless it holds its scale; it is padded by zeros. */
+        /* The last block may be short, unless it includes its scale. It is padded with zeros. */
         if (f.scale_bytes && offset + some < elements)
             codes = memcpy(memset(padded, 0, sizeof padded), codes,
                            (size_t)ceil_div((offset + some) * code_bytes, elements));
@@ -70,11 +70,13 @@ INLINE void dequantize_blocks(void *out, const Weight *weight, ptrdiff_t first, 
     }
 }
 
-/* Elements of a weight as a plain type: dequantize_blocks for one format. */
+/* A function that converts elements of a weight to a plain type:
+ * dequantize_blocks for one format. */
 typedef void (*dequantize_function)(void *out, const Weight *weight, ptrdiff_t first,
                                     ptrdiff_t count, ElementType out_type);
 
-/* Blocks of `count` elements that begin at block `first`; returns how many are not finite. */
+/* Quantizes `count` elements to blocks, starting at block `first`. Returns the number of elements
+ * that are not finite. */
 INLINE ptrdiff_t quantize_blocks(void *codes, void *scales, const void *x, ptrdiff_t first,
                                  ptrdiff_t count, ElementType x_type, const ExpandedFormat f)
 {

@@ -1,10 +1,11 @@
 /*
  * Formats of block-quantized weights, compiled once for each instruction set.
  *
- * A format is a row of the table of dtypes and a header formats/FAMILY.h with
- * `static const ExpandedFormat NAME_format`. It is written once, on the operations of
- * isa/codes_*.h: it says where the bits of codes are (fields), what the codes stand for, and where
- * scales are. A format that is missing does not compile.
+ * A format consists of a row in the table of dtypes, and of `static const ExpandedFormat
+ * NAME_format` in a header formats/FAMILY.h. It is written once for all instruction sets, based on
+ * the operations in isa/codes_*.h, and specifies the positions of the bits of codes (fields), the
+ * values of codes, and the location of scales. If the header of a format is missing, compilation
+ * fails.
  */
 #pragma once
 #include "floats.h"
@@ -22,28 +23,29 @@ INLINE group group_load(const uint8_t *codes)
 }
 
 enum {
-    GROUP = 32,         /* elements that are expanded at a time */
-    MOST_BLOCK = 256,   /* most elements of a block; a multiple of all numbers of them */
-    STEPS_OF_SCALE = 8, /* groups whose scales are steps of one */
-    PAIR_WORDS = 4      /* words of 8 bytes that hold two bytes for each of LANES groups */
+    GROUP = 32,         /* number of elements that are expanded at a time */
+    MOST_BLOCK = 256,   /* maximum block size; a multiple of all block sizes */
+    STEPS_OF_SCALE = 8, /* number of groups that share a scale if they have steps */
+    PAIR_WORDS = 4      /* 8-byte words with two bytes for each of LANES groups */
 };
 
-/* Codes and scale of one block; x is padded by zeros, `refused` counts what is not finite. */
+/* A function that computes the codes and the scale of one block. x is padded with zeros. `refused`
+ * counts elements that are not finite. */
 typedef void (*quantize_function)(uint8_t *codes, void *scale, const float *x, ptrdiff_t count,
                                   ptrdiff_t *refused);
 
 /*
- * By what the codes of some groups are multiplied, and what is then added, as a format stores it:
- * scales and minima for each group; or, where there are steps, one for eight groups, and a scale is
- * scales[g / 8] * step. Steps are int8, in the order of the groups; a format whose halves of a
- * group differ has two for each.
+ * The scales and minima of some groups, as a format stores them. Without steps, each group has its
+ * own scale and minimum. With steps, eight groups share a scale, and the scale of group g is
+ * scales[g / 8] * step. Steps are int8, in the order of the groups. If the halves of a group
+ * differ, each group has two.
  */
 typedef struct Factors {
-    uint64_t scales[PAIR_WORDS], mins[PAIR_WORDS]; /* of the format's scale_type; zeros at first */
+    uint64_t scales[PAIR_WORDS], mins[PAIR_WORDS]; /* of the format's scale_type; initially 0 */
     uint64_t scale_steps[PAIR_WORDS], min_steps[PAIR_WORDS];
 } Factors;
 
-/* Numbers that codes of 4 bits stand for; and the same as integers, in steps of 2^-11. */
+/* The values of 4-bit codes, exactly, and as integers in steps of 2^-11. */
 typedef struct Levels {
     float exact[16];
     int16_t steps[16];
@@ -51,7 +53,7 @@ typedef struct Levels {
 #define LEVEL_STEP (1.0f / 2048)
 
 /*
- * How the bits of the codes of a group of 32 lie in bytes. Examples of 4 bits, where c2 is code 2:
+ * The positions of the bits of a group's 32 codes. Examples for 4 bits, where c2 is code 2:
  *
  *             byte       0            1            2       ...     15
  *   NEIGHBOURS  upper    c0           c2           c4              c30
@@ -61,8 +63,8 @@ typedef struct Levels {
  *   SHARED      upper    c0 of g+1    c1 of g+1    c2 of g+1       ...     32 bytes for two groups
  *               lower    c0 of g      c1 of g      c2 of g         ...
  *
- * In general 8 / bits groups share the 32 bytes of a field that is SHARED: the first of them has
- * the lowest bits. They are `apart` groups from one another:
+ * In general, 8 / bits groups share the 32 bytes of a SHARED field, and the first of them has the
+ * lowest bits. The distance between these groups is `apart`:
  *
  *   4 bits, apart 1: groups 0 1 | 2 3 | 4 5 | 6 7        four runs of 32 bytes
  *   4 bits, apart 2: groups 0 2 | 1 3 | 4 6 | 5 7        (q6_k)
@@ -70,37 +72,37 @@ typedef struct Levels {
  *   1 bit,  apart 1: groups 0 1 2 3 4 5 6 7              one run
  *   8 bits         : groups 0 | 1 | ...                  32 bytes for each group
  *
- *   WORD                 32 bits for each group: bit i is that of code i
+ *   WORD                 32 bits for each group: bit i belongs to code i
  */
 typedef enum Layout { NEIGHBOURS, HALVES, SHARED, WORD } Layout;
 
-/* Some bits of each code of a block. */
+/* A field: some bits of each code of a block. */
 typedef struct Field {
     Layout layout;
-    int offset; /* bytes from the block to the field */
-    int bits;   /* of each code; 0: there is no such field */
-    int apart;  /* SHARED: from one of the groups that share bytes to the next */
-    int to;     /* place of the lowest of these bits in a code */
+    int offset; /* position of the field in the block, in bytes */
+    int bits;   /* bits per code; 0: no such field */
+    int apart;  /* SHARED: distance between groups that share bytes */
+    int to;     /* position of the lowest of these bits in a code */
 } Field;
 
-/* A format: how a block becomes groups of 32 integers and their factors. */
+/* A format: how a block is expanded to groups of 32 integers and their factors. */
 typedef struct ExpandedFormat {
-    ptrdiff_t elements;    /* of a block */
-    ptrdiff_t code_bytes;  /* of a block */
-    ptrdiff_t scale_bytes; /* of a block; 0: its scale is among the bytes of its codes */
+    ptrdiff_t elements;    /* per block */
+    ptrdiff_t code_bytes;  /* per block */
+    ptrdiff_t scale_bytes; /* per block; 0: the code bytes include the scale */
     Field fields[2];       /* all bits of the codes, the lowest first */
-    int less;              /* an integer is its code - less; a power of two, or 0 */
-    const int8_t *table;   /* or table[code], of 16 entries; else NULL */
-    const Levels *levels;  /* or levels->steps[code], of 16 bits: the block has two groups, whose
-                            * scale is float32; else NULL */
-    /* Puts a block's factors in their places, from group `at` on. NULL if a block of one group
-     * begins with its scale, and its minimum if it has one. */
+    int less;              /* an integer is code - less, where less is a power of two or 0 */
+    const int8_t *table;   /* an integer is table[code], with 16 entries; or NULL */
+    const Levels *levels;  /* an integer is levels->steps[code] with 16 bits, and a block has two
+                            * groups and a float32 scale; or NULL */
+    /* Writes a block's factors, starting at group `at`. NULL if blocks have one group and begin
+     * with their scale, followed by the minimum if there is one. */
     void (*factors)(Factors *factors, int at, const uint8_t *codes, const void *scale);
-    ElementType scale_type;     /* of Factors.scales and Factors.mins */
-    int parts;                  /* of a group, with a factor each: 1, or 2 where halves differ */
-    int has_steps;              /* 1: a scale has a step */
+    ElementType scale_type;     /* type of Factors.scales and Factors.mins */
+    int parts;                  /* parts of a group with separate factors: 1, or 2 halves */
+    int has_steps;              /* 1: scales have steps */
     int has_mins;               /* 0: no minima; 1: minima; 2: minima with steps */
-    quantize_function quantize; /* NULL if nothing is quantized to the format */
+    quantize_function quantize; /* NULL: no tensor is quantized to the format */
 } ExpandedFormat;
 
 INLINE uint16_t half_at(const uint8_t *bytes)
@@ -110,7 +112,8 @@ INLINE uint16_t half_at(const uint8_t *bytes)
     return half;
 }
 
-/* In words that hold four of them each: one of 16 bits at a place. */
+/* Writes a 16-bit value to position `at` of an array of words, each of which
+ * contains four values. */
 INLINE void put_half(uint64_t *words, int at, uint16_t half)
 {
     words[at / 4] |= (uint64_t)half << at % 4 * 16;
@@ -128,7 +131,7 @@ INLINE void block_factors(Factors *factors, int at, const uint8_t *codes, const 
         put_half(factors->mins, at, half_at(codes + 2));
 }
 
-/* A scale or minimum of group g; one of float32 is that of two groups. */
+/* The scale or minimum of group g. A float32 value is shared by two groups. */
 INLINE float factor_at(const uint64_t *words, int g, const ExpandedFormat f)
 {
     const int place = f.has_steps ? g / STEPS_OF_SCALE : g;
@@ -143,7 +146,7 @@ INLINE float step_at(const uint64_t *steps, int index)
     return (float)(int8_t)(steps[index / 8] >> index % 8 * 8);
 }
 
-/* What the codes of a part of group g are multiplied by; exact, as are minima. */
+/* The scale of one part of group g. It is exact, and so is the minimum. */
 INLINE float scale_of(const Factors *factors, int g, int part, const ExpandedFormat f)
 {
     const float scale = factor_at(factors->scales, g, f);
@@ -156,21 +159,21 @@ INLINE float minimum_of(const Factors *factors, int g, int part, const ExpandedF
     return f.has_mins == 2 ? minimum * step_at(factors->min_steps, g * f.parts + part) : minimum;
 }
 
-/* SHARED: the bytes that hold a field of group g of a block. */
+/* SHARED: the bytes that contain a field of group g of a block. */
 INLINE const uint8_t *field_bytes(const uint8_t *block, int g, const Field field)
 {
-    const int sharing = 8 / field.bits * field.apart; /* groups of `apart` runs of bytes */
+    const int sharing = 8 / field.bits * field.apart; /* groups in `apart` runs of bytes */
     return block + field.offset + (g / sharing * field.apart + g % field.apart) * GROUP;
 }
 
-/* SHARED: the lowest bit of group g in each of those bytes. */
+/* SHARED: the position of the lowest bit of group g in each of those bytes. */
 INLINE int field_from(int g, const Field field)
 {
     return g / field.apart % (8 / field.bits) * field.bits;
 }
 
-/* The bits of a field of group g, at their place in the codes. NEIGHBOURS are looked up as they are
- * (look_up_wide), since their integers have 16 bits. */
+/* The bits of a field of group g, at their position in the codes. NEIGHBOURS are returned
+ * unchanged, because look_up_wide extracts their codes. */
 INLINE group field_of_group(const uint8_t *block, int g, const Field field)
 {
     const uint8_t *bytes = block + field.offset;
@@ -199,14 +202,14 @@ INLINE group expand_group(const uint8_t *block, int g, const ExpandedFormat f)
     return f.less ? merge_codes(first, first, f.less) : first;
 }
 
-/* The same of the group `index` of some blocks. */
+/* The integers of group `index` of some blocks. */
 INLINE group expand_at(const uint8_t *codes, ptrdiff_t index, const ExpandedFormat f)
 {
     const ptrdiff_t groups = f.elements / GROUP;
     return expand_group(codes + index / groups * f.code_bytes, (int)(index % groups), f);
 }
 
-/* The value of a scale that is a code of 8 bits. */
+/* The value of a scale that is stored as an 8-bit code. */
 INLINE float nested_scale(const Weight *weight, ptrdiff_t block)
 {
     const uint8_t code = ((const uint8_t *)weight->scales)[block];
@@ -214,7 +217,8 @@ INLINE float nested_scale(const Weight *weight, ptrdiff_t block)
            + weight->nested_offset;
 }
 
-/* Where the scales of some blocks are: among the weight's, or in `room` if they are codes. */
+/* The location of the scales of some blocks: in the weight, or in `room` if they
+ * are decoded from codes. */
 INLINE const char *scales_at(float *room, const Weight *weight, ptrdiff_t block, ptrdiff_t count,
                              const ExpandedFormat f)
 {
@@ -224,13 +228,13 @@ INLINE const char *scales_at(float *room, const Weight *weight, ptrdiff_t block,
                               : (const char *)weight->scales + block * f.scale_bytes;
 }
 
-/* Bytes from one of those scales to the next. */
+/* Bytes between two scales at that location. */
 INLINE ptrdiff_t scales_apart(const ExpandedFormat f)
 {
     return f.scale_bytes == 1 ? (ptrdiff_t)sizeof(float) : f.scale_bytes;
 }
 
-/* The largest magnitude, and how many elements are not finite; count is whole lanes. */
+/* The largest magnitude. Also counts elements that are not finite. count is a multiple of LANES. */
 INLINE float block_absmax(const float *restrict x, ptrdiff_t count, ptrdiff_t *refused)
 {
     float lanes[LANES] = {0};
@@ -248,8 +252,8 @@ INLINE float block_absmax(const float *restrict x, ptrdiff_t count, ptrdiff_t *r
 }
 
 /*
- * Puts a block's scale of float16 before its codes, and returns by what elements are multiplied:
- * the reciprocal, or 0 where there is none. A scale that float16 cannot hold is counted.
+ * Writes a block's float16 scale before its codes. Returns the factor for the elements: the
+ * reciprocal of the scale, or 0 if the reciprocal is not finite. Counts scales that exceed float16.
  */
 INLINE float put_scale(uint8_t *block, float scale, ptrdiff_t *refused)
 {

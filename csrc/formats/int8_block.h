@@ -1,6 +1,6 @@
 /*
- * int8_block, as large as llama.cpp's Q8_0: an element is c * scale of its block of 32, which
- * float32 holds exactly because scales are bfloat16.
+ * int8_block, with the size of llama.cpp's Q8_0. An element is c * scale, with one scale for a
+ * block of 32. The product is exact in float32, because scales are bfloat16.
  */
 #pragma once
 #include "formats/format.h"
@@ -12,8 +12,9 @@ INLINE void int8_block_factors(Factors *factors, int at, const uint8_t *codes, c
 }
 
 /*
- * scale = absmax / 127, to the nearest bfloat16, and 0 where that is subnormal; c = x times its
- * reciprocal, to the nearest integer. The rounded scale is off by 2^-9 at most: no c is above 127.
+ * scale = absmax / 127, rounded to the nearest bfloat16, or 0 if that is subnormal. c = x times the
+ * reciprocal of scale, rounded to the nearest integer. The error of the rounded scale is at most
+ * 2^-9, so c is at most 127.
  */
 INLINE void int8_block_quantize(uint8_t *codes, void *scale, const float *x, ptrdiff_t count,
                                 ptrdiff_t *refused)

@@ -1,12 +1,12 @@
 /*
- * Formats of ggml whose codes of 4 bits are places in a table of 16 int8, t:
+ * Formats of ggml whose 4-bit codes are indices into a table t of 16 int8:
  *
  *   iq4_nl  d * t[q]            32 elements: float16 d; 16 bytes
- *   iq4_xs  d * (s - 32) * t[q] 256 elements: float16 d; s of 8 groups: their two upper bits as one
- *                               number, the lower ones in 4 bytes; 128 bytes
+ *   iq4_xs  d * (s - 32) * t[q] 256 elements: float16 d; s of 8 groups: the upper two bits of all s
+ *                               as one number, the lower bits in 4 bytes; 128 bytes
  *   mxfp4   2^(e - 128) * t[q]  32 elements: e in a byte; 16 bytes. OCP Microscaling, t doubled
  *
- * Byte j of a group's 16 holds code j, and in its upper half code j + 16.
+ * The lower half of byte j of a group's 16 bytes is code j, and the upper half is code j + 16.
  */
 #pragma once
 #include "formats/format.h"
@@ -30,7 +30,7 @@ INLINE void iq4_xs_factors(Factors *factors, int at, const uint8_t *block, const
     factors->scale_steps[at / 8] = steps;
 }
 
-/* As bfloat16, in which the two smallest are subnormal. */
+/* The scale as bfloat16. The two smallest scales are subnormal. */
 INLINE void mxfp4_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
 {
     (void)scale;

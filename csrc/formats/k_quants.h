@@ -1,19 +1,20 @@
 /*
- * The "K-quants" of ggml: blocks of 256 elements in 8 groups, whose scale is a float16 of the block
- * times a small integer s, and from which, where a format has minima, another float16 times n is
- * subtracted.
+ * The "K-quants" of ggml: blocks of 256 elements in 8 groups. The scale of a group is a float16 of
+ * the block times a small integer s. If a format has minima, another float16 of the block times a
+ * small integer n is subtracted.
  *
  *   q2_k  d * s * q - m * n  16 bytes of s and n, 4 bits each, for halves of groups; 64 bytes of q;
  *                            d; m
- *   q3_k  d * s * (q - 4)    32 bytes of upper bits of q; 64 bytes of the two lower ones; 12 bytes
+ *   q3_k  d * s * (q - 4)    32 bytes of upper bits of q; 64 bytes of the lower two bits; 12 bytes
  *                            of s + 32, 6 bits each, for halves of groups; d
  *   q4_k  d * s * q - m * n  d; m; 12 bytes of s and n, 6 bits each; 128 bytes of q
  *   q5_k  d * s * q - m * n  d; m; 12 bytes of s and n, 6 bits each; 32 bytes of fifth bits; 128
  *                            bytes of lower bits
- *   q6_k  d * s * (q - 32)   128 bytes of lower bits; 64 bytes of the two upper ones; 16 int8 s for
+ *   q6_k  d * s * (q - 32)   128 bytes of lower bits; 64 bytes of the upper two bits; 16 int8 s for
  *                            halves of groups; d
  *
- * The fields at the end say where the bits of the codes are; format.h draws them.
+ * The fields at the end of this file specify the positions of the bits of the codes; format.h draws
+ * them.
  *
  * A block of q4_k, for example, 144 bytes, byte by byte:
  *
@@ -22,20 +23,21 @@
  *      float16 float16                   32 bytes each; byte i: code i of the first group in its
  *                                        lower half, code i of the second group in its upper half
  *
- * An element of group g is d * s[g] * q - m * n[g]. So in a block with d = 0.5, m = 0.25, s[1] = 3,
- * n[1] = 7 and 0x92 in byte 18, element 2 of group 0 has the code 2, and element 34 of the block,
- * which is element 2 of group 1, has the code 9: it is 0.5 * 3 * 9 - 0.25 * 7 = 11.75.
+ * An element of group g is d * s[g] * q - m * n[g]. For example, in a block with d = 0.5, m = 0.25,
+ * s[1] = 3, n[1] = 7 and 0x92 in byte 18, element 2 of group 0 has the code 2, and element 2 of
+ * group 1 has the code 9. That is element 34 of the block, and its value is 0.5 * 3 * 9 - 0.25 * 7
+ * = 11.75.
  */
 #pragma once
 #include "formats/format.h"
 
-/* One scale for the 8 groups of a block. */
+/* Stores the scale that the 8 groups of a block share. */
 INLINE void share_scale(Factors *factors, int at, const uint8_t *d)
 {
     put_half(factors->scales, at / STEPS_OF_SCALE, half_at(d));
 }
 
-/* The same, and behind it m, which is taken off: the minimum is -m. */
+/* Stores the shared scale, and the shared minimum, which is -m because m is subtracted. */
 INLINE void share_factors(Factors *factors, int at, const uint8_t *d)
 {
     share_scale(factors, at, d);
@@ -59,9 +61,10 @@ INLINE void q2_k_factors(Factors *factors, int at, const uint8_t *block, const v
 }
 
 /*
- * The 12 bytes of 16 steps s + 32, 6 bits each: byte i of the first 8 has the four lower bits of
- * step i in its lower half, of step i + 8 in its upper half; byte i of the other 4 has the two
- * upper bits of steps i, i + 4, i + 8 and i + 12, from the lowest bits on.
+ * The 12 bytes of 16 steps s + 32 with 6 bits each. The first 8 bytes contain the lower four bits:
+ * step i is in the lower half of byte i, and step i + 8 in its upper half. The other 4 bytes
+ * contain the upper two bits: byte i contains them for steps i, i + 4, i + 8 and i + 12, starting
+ * from its lowest bits.
  */
 INLINE void q3_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
 {
@@ -76,7 +79,8 @@ INLINE void q3_k_factors(Factors *factors, int at, const uint8_t *block, const v
         const uint64_t high = upper >> 4 * i & 0x03030303u;
         const uint64_t next = upper >> (4 * i + 2) & 0x03030303u;
         const uint64_t steps = (lower >> 4 * i & 0x0F0F0F0F0F0F0F0Fu) | high << 4 | next << 36;
-        /* Each byte less 32: the upper bit, set meanwhile, keeps a borrow within it. */
+        /* Subtract 32 from each byte. The upper bit of each byte is set meanwhile to prevent a
+         * borrow from the next byte. */
         factors->scale_steps[at / 4 + i] =
             ((steps | 0x8080808080808080u) - 0x2020202020202020u) ^ 0x8080808080808080u;
     }
@@ -89,7 +93,8 @@ INLINE void q3_k_factors(Factors *factors, int at, const uint8_t *block, const v
  *   bytes 4 - 7    n4 n4 n0 n0 n0 n0 n0 n0                   n7 n7 n3 n3 n3 n3 n3 n3
  *   bytes 8 - 11   n4 n4 n4 n4 s4 s4 s4 s4                   n7 n7 n7 n7 s7 s7 s7 s7
  *
- * Groups 4 to 7 have their two upper bits in bytes 0 - 7, and their four lower bits in 8 - 11.
+ * The upper two bits of groups 4 to 7 are in bytes 0 - 7, and their lower four bits are in bytes 8
+ * - 11.
  */
 INLINE void q4_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
 {

@@ -1,9 +1,10 @@
 /*
  * nf4, the 4-bit normal float of QLoRA (T. Dettmers et al., 2023), as bitsandbytes 0.50 stores it.
  *
- * An element is nf4_code[c] * absmax of its block of 64, rounded once in float32; two codes to a
- * byte, the first in the upper half. With double quantization absmax is itself an 8-bit code:
- * code[c] * absmax of its 256 blocks, plus an offset, each rounded.
+ * An element is nf4_code[c] * absmax, rounded once to float32, with one absmax for a block of 64. A
+ * byte contains two codes, the first in its upper half. With double quantization, absmax is stored
+ * as an 8-bit code c: it is code[c] times a scale that 256 blocks share, plus an offset. Both steps
+ * are rounded.
  */
 #pragma once
 #include "formats/format.h"
@@ -28,9 +29,10 @@ INLINE void nf4_factors(Factors *factors, int at, const uint8_t *codes, const vo
 }
 
 /*
- * As bitsandbytes does it on a processor: the number of midpoints between neighbours of the code
- * that lie below x / absmax. A whole block is multiplied by the reciprocal; a short one at the end
- * is divided, and its absmax is at least 1e-38.
+ * Quantizes a block like bitsandbytes on a CPU: a code is the number of midpoints between adjacent
+ * levels that are below x / absmax. The elements of a whole block are multiplied by the reciprocal
+ * of absmax. The elements of a short block at the end are divided by absmax, which is at least
+ * 1e-38.
  */
 INLINE void nf4_quantize(uint8_t *codes, void *scale, const float *x, ptrdiff_t count,
                          ptrdiff_t *refused)

@@ -6,14 +6,15 @@
  *   q5_0  d * (q - 16)  float16 d; the fifth bits, as one number; 16 bytes
  *   q5_1  d * q + m     float16 d, m; the fifth bits; 16 bytes
  *
- * Byte j holds the lower bits of code j, and in its upper half those of code j + 16.
+ * The lower half of byte j contains the lower bits of code j, and the upper half the lower bits of
+ * code j + 16.
  */
 #pragma once
 #include "formats/format.h"
 
 /*
- * d = m / -8, where m is the first element of the largest magnitude; q = x / d + 8.5, in float32
- * and before d is rounded, without the fraction.
+ * d = m / -8, where m is the first element with the largest magnitude. q = x / d + 8.5, truncated,
+ * where d is the float32 value before rounding.
  */
 INLINE void q4_0_quantize(uint8_t *block, void *scale, const float *x, ptrdiff_t count,
                           ptrdiff_t *refused)

@@ -1,8 +1,9 @@
-/* q8_0 of ggml: a block of 32 elements d * q is d in float16, and q as int8. */
+/* q8_0 of ggml: a block of 32 elements d * q consists of d as float16 and q as int8. */
 #pragma once
 #include "formats/format.h"
 
-/* d = absmax / 127; q = x / d before d is rounded, to the nearest integer, ties away from zero. */
+/* d = absmax / 127. q = x / d, with d before rounding, rounded to the nearest integer,
+ * ties away from zero. */
 INLINE void q8_0_quantize(uint8_t *block, void *scale, const float *x, ptrdiff_t count,
                           ptrdiff_t *refused)
 {

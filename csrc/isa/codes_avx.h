@@ -1,5 +1,5 @@
-/* What the sets with AVX2 and AVX-512 share: the bytes of a group of 32 codes, and integer vectors.
- */
+/* Code shared by the instruction sets with AVX2 and AVX-512: the bytes of a group of 32 codes, and
+ * integer vectors. */
 #pragma once
 #include <string.h>
 
@@ -8,10 +8,10 @@
 #endif
 #include VECTORS
 
-/* The codes of one group as int8: what expand_group makes (formats/format.h). */
+/* The codes of one group as int8, the result of expand_group (formats/format.h). */
 typedef __m256i group;
 
-/* Some bits of each byte, from bit `from` on, moved to bit `to`. */
+/* Extracts some bits of each byte, starting at bit `from`, and moves them to bit `to`. */
 INLINE group bit_field(group bytes, int from, int bits, int to)
 {
     const __m256i mask = _mm256_set1_epi8((char)(((1 << bits) - 1) << to));
@@ -20,7 +20,7 @@ INLINE group bit_field(group bytes, int from, int bits, int to)
                             mask);
 }
 
-/* The lower halves of 16 bytes, and then the upper ones. */
+/* The lower halves of 16 bytes, followed by the upper halves. */
 INLINE group nibbles(const uint8_t *bytes)
 {
     const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)bytes));
@@ -28,7 +28,7 @@ INLINE group nibbles(const uint8_t *bytes)
     return bit_field(_mm256_srlv_epi64(both, shifts), 0, 4, 0);
 }
 
-/* `value` in the bytes whose bit is set, else 0. */
+/* Sets the bytes whose bit is set to `value`, and all others to 0. */
 INLINE group spread_bits(uint32_t bits, int value)
 {
     const __m256i places = _mm256_set1_epi64x((long long)0x8040201008040201u);
@@ -39,23 +39,23 @@ INLINE group spread_bits(uint32_t bits, int value)
     return _mm256_and_si256(is_set, _mm256_set1_epi8((char)value));
 }
 
-/* The bits of both, less an offset. */
+/* Combines the bits of both, and subtracts an offset. */
 INLINE group merge_codes(group lower, group upper, int offset)
 {
     return _mm256_sub_epi8(_mm256_or_si256(lower, upper), _mm256_set1_epi8((char)offset));
 }
 
-/* What codes below 16 stand for in a table. */
+/* The table entries of codes below 16. */
 INLINE group look_up(group codes, const int8_t table[16])
 {
     const __m128i entries = _mm_loadu_si128((const __m128i *)table);
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(entries), codes);
 }
 
-/* A vector of integers; __m256i or __m512i. */
+/* A vector of integers: __m256i or __m512i. */
 typedef long long ivec __attribute__((vector_size(4 * VEC_LANES), may_alias));
 
-/* The same bits in lanes of other sizes; operators work on all of them. */
+/* The same vector with lanes of other sizes. Operators apply to all lanes. */
 typedef int32_t int_lanes __attribute__((vector_size(sizeof(ivec))));
 typedef int16_t short_lanes __attribute__((vector_size(sizeof(ivec))));
 typedef int8_t byte_lanes __attribute__((vector_size(sizeof(ivec))));
@@ -67,7 +67,7 @@ INLINE ivec ivec_load(const void *p)
     return v;
 }
 
-/* A word of 32 bits, two numbers of 16 bits or four of 8, in every lane. */
+/* One 32-bit word, two 16-bit numbers or four 8-bit numbers in every lane. */
 INLINE ivec ivec_all_of(const void *numbers)
 {
     int32_t word;
@@ -78,26 +78,27 @@ INLINE ivec ivec_all_of(const void *numbers)
 INLINE ivec ivec_add(ivec a, ivec b) { return (ivec)((int_lanes)a + (int_lanes)b); }
 INLINE vec ivec_to_float(ivec v) { return __builtin_convertvector((int_lanes)v, vec); }
 
-/* Codes in the upper bytes of 16 bits: odd ones. Those in the lower bytes, times 2^8: even ones. */
+/* The codes in the upper bytes of 16-bit words, which are the odd codes, and the codes in the lower
+ * bytes, which are the even codes, times 2^8. */
 INLINE ivec upper_codes(ivec codes) { return (ivec)((short_lanes)codes >> 8); }
 INLINE ivec lower_codes_times_256(ivec codes) { return (ivec)((short_lanes)codes << 8); }
 
-/* The compiler no longer knows the value of a vector. Else it adds the sums of several steps to
- * one another first, for which it has too few registers. */
-#ifdef __APPLE__ /* whose clang takes no vectors of AVX-512 here */
+/* Hides the value of a vector from the compiler. Otherwise it first adds the sums of several steps
+ * to each other, for which there are not enough registers. */
+#ifdef __APPLE__ /* clang does not accept AVX-512 vectors here */
 #define forget_vector(v) ((void)0)
 #else
 #define forget_vector(v) __asm__("" : "+v"(v))
 #endif
 
-/* Words of a and b in turn, from the lower or upper halves of each 16 bytes; and pairs of words.
- * codes_avx2.h and codes_avx512.h define them. */
+/* Alternate words or pairs of words of a and b, from the lower or upper half of each 16 bytes.
+ * codes_avx2.h and codes_avx512.h define these functions. */
 INLINE ivec lower_words(ivec a, ivec b);
 INLINE ivec upper_words(ivec a, ivec b);
 INLINE ivec lower_pairs(ivec a, ivec b);
 INLINE ivec upper_pairs(ivec a, ivec b);
 
-/* In each 16 bytes of four vectors: the words i of all become vector i. */
+/* Transposes words in each 16 bytes of four vectors: word i of all vectors is moved to vector i. */
 INLINE void transpose_in_lanes(ivec v[4])
 {
     const ivec a = lower_words(v[0], v[1]), b = upper_words(v[0], v[1]);
@@ -108,7 +109,7 @@ INLINE void transpose_in_lanes(ivec v[4])
     v[3] = upper_pairs(b, d);
 }
 
-/* Numbers of a group of x stay where they are (integer_panel.h). */
+/* Leaves the numbers of a group of x in the layout of integer_panel.h. */
 INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
 {
     (void)numbers;

@@ -3,10 +3,10 @@
 #include "isa/codes_avx.h"
 
 typedef struct Table {
-    vec lower, upper; /* of codes 0 to 7, and 8 to 15 */
+    vec lower, upper; /* values of codes 0 to 7, and 8 to 15 */
 } Table;
 
-/* The values of the 16 codes, times the scale of a block. */
+/* The values of the 16 codes times the scale of a block. */
 INLINE Table table_times(const float values[16], float scale)
 {
     const __m256 factor = _mm256_set1_ps(scale);
@@ -15,8 +15,9 @@ INLINE Table table_times(const float values[16], float scale)
 }
 
 /*
- * Eight of the 16 elements of 8 bytes, in order: 4 bytes in every lane, shifted so that each begins
- * with its code. vpermps reads the lower three bits of it; the fourth, made the sign, chooses.
+ * Eight of the 16 elements in 8 bytes, in order. Each lane contains 4 bytes, shifted so that its
+ * lowest bits are the code of the lane. vpermps uses the lower three bits of the code. The fourth
+ * bit is shifted to the sign bit, which selects one of the two results.
  */
 INLINE vec table_values(const uint8_t *codes, Table table, int part)
 {
@@ -29,26 +30,26 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
                             _mm256_castsi256_ps(_mm256_slli_epi32(numbers, 28)));
 }
 
-/* Groups of codes in a vector of integers; 16 bytes in it; and bits of the longest codes that are
- * multiplied as bytes (transposed_bytes.h). */
+/* Groups of codes per integer vector; pieces of 16 bytes per integer vector; and the maximum number
+ * of bits of codes that are multiplied as bytes (transposed_bytes.h). */
 enum { VECTOR_GROUPS = 1 };
 #define BYTE_LANES 2
 #define BYTE_BITS 4
 
 INLINE ivec join_groups(const group *groups) { return groups[0]; }
 
-/* Codes of 16 bits of two groups, one after the other. */
+/* 16-bit codes of two groups, one after the other. */
 typedef struct WidePair {
     ivec even[2], odd[2];
 } WidePair;
 
-/* The same bytes in both halves. */
+/* Loads the same bytes into both halves. */
 INLINE ivec load_both(const void *bytes)
 {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)bytes));
 }
 
-/* What the codes of 32 bytes stand for in a table; the first of a byte is in its upper half. */
+/* The table entries of the codes in 32 bytes. The first code of a byte is in its upper half. */
 INLINE WidePair look_up_wide(const uint8_t *bytes, const int16_t table[16])
 {
     const ivec mask = _mm256_set1_epi8(15), first = load_both(table), second = load_both(table + 8);
@@ -76,7 +77,7 @@ INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
     return first[index];
 }
 
-/* 16 bytes of each of BYTE_LANES neighbouring blocks, from byte `skip` on. */
+/* Loads 16 bytes of each of BYTE_LANES adjacent blocks, starting at byte `skip` of the block. */
 INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int skip)
 {
     return _mm256_inserti128_si256(
@@ -84,23 +85,24 @@ INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int sk
         _mm_loadu_si128((const __m128i *)(blocks + bytes + skip)), 1);
 }
 
-/* The words at some places. */
+/* The words at the given positions. */
 INLINE ivec order_words(ivec words, const int places[VEC_LANES])
 {
     return _mm256_permutevar8x32_epi32(words, _mm256_loadu_si256((const __m256i *)places));
 }
 
-/* Sums of pairs of products of bytes, as 16 bits. */
+/* Sums of pairs of products of bytes, in 16 bits. */
 INLINE ivec multiply_bytes(ivec is_unsigned, ivec is_signed)
 {
     return _mm256_maddubs_epi16(is_unsigned, is_signed);
 }
 
-/* Codes without their signs, of which -128 is an unsigned byte; and x with the signs of codes. */
+/* The magnitudes of codes, as unsigned bytes so that 128 fits, and x with
+ * the signs of the codes. */
 INLINE ivec magnitudes(ivec codes) { return _mm256_abs_epi8(codes); }
 INLINE ivec with_signs_of(ivec x, ivec codes) { return _mm256_sign_epi8(x, codes); }
 
-/* VEC_LANES / 2 numbers, each of them twice. */
+/* Loads VEC_LANES / 2 numbers and repeats each of them. */
 INLINE vec load_twice(const float *x)
 {
     const __m256i order = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
@@ -110,8 +112,9 @@ INLINE vec load_twice(const float *x)
 /* a[2i] * b[2i] + a[2i+1] * b[2i+1] */
 INLINE ivec multiply_pairs(ivec a, ivec b) { return _mm256_madd_epi16(a, b); }
 
-/* sum + multiply_pairs(a, b), with `one_step` in one instruction: written out, since a compiler
- * takes its name only in code that is for processors with it alone. */
+/* sum + multiply_pairs(a, b). With `one_step`, a single instruction computes this. It is written in
+ * assembly, because compilers accept its intrinsic only in code that is compiled for processors
+ * with that instruction. */
 INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
 {
     if (!one_step)
@@ -120,14 +123,16 @@ INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
     return sum;
 }
 
-/* The same of four bytes each, of which those of a are unsigned. */
+/* sum + the products of four bytes, of which the bytes of a are unsigned. A single instruction
+ * computes this. */
 INLINE ivec add_byte_products(ivec sum, ivec a, ivec b)
 {
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
     return sum;
 }
 
-/* AVX-VNNI: Alder Lake, Sapphire Rapids, Zen 5 and later. Sanitized test builds go without. */
+/* Whether the processor has AVX-VNNI: Alder Lake, Sapphire Rapids, Zen 5 and later. Sanitized test
+ * builds do not use it. */
 INLINE int adds_in_one_step(void)
 {
 #ifdef LLAMA_BOLTS_EMULATE_BF16
@@ -137,20 +142,20 @@ INLINE int adds_in_one_step(void)
 #endif
 }
 
-/* Words of a and b in turn, and pairs of words (codes_avx.h). */
+/* Alternate words, or pairs of words, of a and b (codes_avx.h). */
 INLINE ivec lower_words(ivec a, ivec b) { return _mm256_unpacklo_epi32(a, b); }
 INLINE ivec upper_words(ivec a, ivec b) { return _mm256_unpackhi_epi32(a, b); }
 INLINE ivec lower_pairs(ivec a, ivec b) { return _mm256_unpacklo_epi64(a, b); }
 INLINE ivec upper_pairs(ivec a, ivec b) { return _mm256_unpackhi_epi64(a, b); }
 
-/* The lower 16 bytes of each of a and b, and the upper ones. */
+/* The lower 16 bytes of a and b, and the upper 16 bytes of a and b. */
 #define lower_halves lower_quarters
 #define upper_halves upper_quarters
 INLINE ivec lower_quarters(ivec a, ivec b) { return _mm256_permute2x128_si256(a, b, 0x20); }
 INLINE ivec upper_quarters(ivec a, ivec b) { return _mm256_permute2x128_si256(a, b, 0x31); }
 
-/* Of two vectors that hold, in each 16 bytes, one partial sum of 4 vectors: the sums of blocks, or
- * of one half of each. */
+/* Joins two vectors, which contain in each 16 bytes one partial sum of each of 4 vectors, to the
+ * sums of groups, or of one half of each group. */
 INLINE ivec join_blocks(ivec a, ivec b)
 {
     return _mm256_add_epi32(lower_quarters(a, b), upper_quarters(a, b));
@@ -161,16 +166,16 @@ INLINE ivec join_halves(ivec a, ivec b, int half)
     return half ? upper_quarters(a, b) : lower_quarters(a, b);
 }
 
-/* Numbers of 16 bits for VEC_LANES groups. */
+/* 16-bit numbers for VEC_LANES groups. */
 INLINE halves join_words(const uint64_t *words)
 {
     return (halves)_mm_set_epi64x((int64_t)words[1], (int64_t)words[0]);
 }
 
-/* The lowest of four numbers of 16 bits, for VEC_LANES groups. */
+/* The lowest of four 16-bit numbers, for VEC_LANES groups. */
 INLINE halves repeat_halves(uint64_t four) { return (halves)_mm_set1_epi16((short)four); }
 
-/* The steps of VEC_LANES groups (formats.h), of one part of each. */
+/* The steps of VEC_LANES groups (formats/format.h), for one part of each group. */
 INLINE vec widen_steps(const uint64_t *steps, int parts, int part)
 {
     if (parts == 1)

@@ -8,15 +8,15 @@
 
 typedef vec Table;
 
-/* The values of the 16 codes, times the scale of a block. */
+/* The values of the 16 codes times the scale of a block. */
 INLINE Table table_times(const float values[16], float scale)
 {
     return _mm512_mul_ps(_mm512_loadu_ps(values), _mm512_set1_ps(scale));
 }
 
-/* The 16 elements of 8 bytes, the first in the upper half of its byte. A load puts four bytes into
- * the first eight lanes, and the others into the last; shifted, each lane begins with its code, and
- * vpermps reads no more than that. */
+/* The 16 elements in 8 bytes; the first of a byte is in its upper half. The first eight lanes
+ * contain the first four bytes, and the other lanes the last four, shifted so that the lowest bits
+ * of each lane are its code. vpermps only uses these bits. */
 INLINE vec table_values(const uint8_t *codes, Table table, int part)
 {
     (void)part;
@@ -28,8 +28,8 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
                                  table);
 }
 
-/* Groups of codes in a vector of integers; 16 bytes in it; and bits of the longest codes that are
- * multiplied as bytes (transposed_bytes.h). */
+/* Groups of codes per integer vector; pieces of 16 bytes per integer vector; and the maximum number
+ * of bits of codes that are multiplied as bytes (transposed_bytes.h). */
 enum { VECTOR_GROUPS = 2 };
 #define BYTE_LANES 4
 #define BYTE_BITS 6
@@ -39,12 +39,12 @@ INLINE ivec join_groups(const group *groups)
     return _mm512_inserti64x4(_mm512_castsi256_si512(groups[0]), groups[1], 1);
 }
 
-/* Codes of 16 bits of two groups; and of a group of two rows. */
+/* 16-bit codes of two groups, or of one group of two rows. */
 typedef struct WidePair {
     ivec even[1], odd[1];
 } WidePair;
 
-/* What the codes of 32 bytes stand for in a table; the first of a byte is in its upper half. */
+/* The table entries of the codes in 32 bytes. The first code of a byte is in its upper half. */
 INLINE WidePair look_up_wide(const uint8_t *bytes, const int16_t table[16])
 {
     const ivec both = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)bytes));
@@ -59,12 +59,13 @@ INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
                  : _mm512_shuffle_i64x2(*first, *second, 0x44);
 }
 
-/* 16 bytes of each of BYTE_LANES neighbouring blocks of 16 to 32 bytes, from byte `skip` on, both
- * even, by two loads: 64 bytes from the first block on, and the 64 up to the last one's end. */
+/* Loads 16 bytes of each of BYTE_LANES adjacent blocks, starting at byte `skip` of the block, with
+ * two loads: the first 64 bytes of all blocks, and the last 64 bytes. Blocks have 16 to 32 bytes.
+ * `bytes` and `skip` are even. */
 INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int skip)
 {
-    const ptrdiff_t second = BYTE_LANES * bytes - 64; /* where a second load begins */
-    uint16_t places __attribute__((vector_size(64))); /* in words of 16 bits: 32 of each load */
+    const ptrdiff_t second = BYTE_LANES * bytes - 64; /* where the second load begins */
+    uint16_t places __attribute__((vector_size(64))); /* indices of 16-bit words: 32 per load */
 #pragma GCC unroll 32
     for (int i = 0; i < 32; i++) {
         const ptrdiff_t word = (i / 8 * bytes + skip) / 2 + i % 8;
@@ -74,38 +75,39 @@ INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int sk
                                      _mm512_loadu_si512(blocks + second));
 }
 
-/* The words at some places. */
+/* The words at the given positions. */
 INLINE ivec order_words(ivec words, const int places[VEC_LANES])
 {
     return _mm512_permutexvar_epi32(_mm512_loadu_si512(places), words);
 }
 
-/* The same 32 bytes in both halves. */
+/* Loads the same 32 bytes into both halves. */
 INLINE ivec load_for_all(const uint8_t *bytes)
 {
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)bytes));
 }
 
-/* The lower or the upper 16 of each 32 bytes: both of a, and then both of b. */
+/* The lower or upper 16 bytes of each 32 bytes: both of a, and then both of b. */
 INLINE ivec lower_halves(ivec a, ivec b) { return _mm512_shuffle_i32x4(a, b, 0x88); }
 INLINE ivec upper_halves(ivec a, ivec b) { return _mm512_shuffle_i32x4(a, b, 0xDD); }
 
-/* a | (b rotated & mask): word i of b to the left by left[i] bits; the mask is of bytes. */
+/* a | (b rotated & mask). Word i of b is rotated left by left[i] bits. The mask is
+ * repeated for each byte. */
 INLINE ivec or_rotated(ivec a, ivec b, const int left[VEC_LANES], int mask)
 {
     const __m512i rotated = _mm512_rolv_epi32(b, _mm512_loadu_si512(left));
     return _mm512_ternarylogic_epi32(a, rotated, _mm512_set1_epi8((char)mask), 0xF8);
 }
 
-/* Sums of pairs of products of bytes, as 16 bits. */
+/* Sums of pairs of products of bytes, in 16 bits. */
 INLINE ivec multiply_bytes(ivec is_unsigned, ivec is_signed)
 {
     return _mm512_maddubs_epi16(is_unsigned, is_signed);
 }
 
 #if defined(AVX512BF16) && !defined(LLAMA_BOLTS_EMULATE_BF16)
-/* sum + the products of four bytes, by vpdpbusd of AVX512-VNNI, which the set avx512bf16 requires.
- * Builds that emulate BF16 go without. */
+/* sum + the products of four bytes, with vpdpbusd of AVX512-VNNI, which the set avx512bf16
+ * requires. Builds that emulate BF16 do not use it. */
 #define ADDS_BYTES
 INLINE ivec add_bytes(ivec sum, ivec is_unsigned, ivec is_signed)
 {
@@ -113,7 +115,8 @@ INLINE ivec add_bytes(ivec sum, ivec is_unsigned, ivec is_signed)
 }
 #endif
 
-/* Codes without their signs, of which -128 is an unsigned byte; and x with the signs of codes. */
+/* The magnitudes of codes, as unsigned bytes so that 128 fits, and x with
+ * the signs of the codes. */
 INLINE ivec magnitudes(ivec codes) { return _mm512_abs_epi8(codes); }
 
 INLINE ivec with_signs_of(ivec x, ivec codes)
@@ -121,7 +124,7 @@ INLINE ivec with_signs_of(ivec x, ivec codes)
     return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(codes), _mm512_setzero_si512(), x);
 }
 
-/* VEC_LANES / 2 numbers, each of them twice. */
+/* Loads VEC_LANES / 2 numbers and repeats each of them. */
 INLINE vec load_twice(const float *x)
 {
     const __m512i order = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
@@ -132,9 +135,9 @@ INLINE vec load_twice(const float *x)
 INLINE ivec multiply_pairs(ivec a, ivec b) { return _mm512_madd_epi16(a, b); }
 
 /*
- * For many tokens (many_tokens.h): sum + multiply_pairs(a, b); `one_step` where the processor does
- * that in one instruction. It is written out, since a compiler takes its name only in code that is
- * for such processors alone.
+ * For many tokens (many_tokens.h): sum + multiply_pairs(a, b). With `one_step`, a single
+ * instruction computes this. It is written in assembly, because compilers accept its intrinsic only
+ * in code that is compiled for processors with that instruction.
  */
 INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
 {
@@ -146,7 +149,8 @@ INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
     return sum;
 }
 
-/* The same of four bytes each, of which those of a are unsigned. */
+/* sum + the products of four bytes, of which the bytes of a are unsigned. A single instruction
+ * computes this. */
 INLINE ivec add_byte_products(ivec sum, ivec a, ivec b)
 {
 #ifndef __APPLE__
@@ -155,34 +159,35 @@ INLINE ivec add_byte_products(ivec sum, ivec a, ivec b)
     return sum;
 }
 
-/* Skylake's processors have no such instruction. In test builds, one set goes without. */
+/* Whether the processor has this instruction, which Skylake lacks. In test builds, one
+ * set does not use it. */
 INLINE int adds_in_one_step(void)
 {
 #ifdef LLAMA_BOLTS_EMULATE_BF16
     if (PAIR_PHASES == 2)
         return 0;
 #endif
-#ifdef __APPLE__ /* whose clang takes no vectors of AVX-512 in such an instruction */
+#ifdef __APPLE__ /* clang does not accept AVX-512 vectors in such an instruction */
     return 0;
 #endif
     return __builtin_cpu_supports("avx512vnni") != 0;
 }
 
-/* Words of a and b in turn, and pairs of words (codes_avx.h). */
+/* Alternate words, or pairs of words, of a and b (codes_avx.h). */
 INLINE ivec lower_words(ivec a, ivec b) { return _mm512_unpacklo_epi32(a, b); }
 INLINE ivec upper_words(ivec a, ivec b) { return _mm512_unpackhi_epi32(a, b); }
 INLINE ivec lower_pairs(ivec a, ivec b) { return _mm512_unpacklo_epi64(a, b); }
 INLINE ivec upper_pairs(ivec a, ivec b) { return _mm512_unpackhi_epi64(a, b); }
 
-/* Blocks come as 0 2 4 6, 1 3 5 7, 8 10 12 14, 9 11 13 15. */
+/* Restores the order of groups, which is 0 2 4 6, 1 3 5 7, 8 10 12 14, 9 11 13 15. */
 INLINE ivec order_blocks(ivec sums)
 {
     const __m512i places = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
     return _mm512_permutexvar_epi32(places, sums);
 }
 
-/* Of two vectors that hold, in each 16 bytes, one partial sum of 4 vectors: the sums of blocks, or
- * of one half of each. */
+/* Joins two vectors, which contain in each 16 bytes one partial sum of each of 4 vectors, to the
+ * sums of groups, or of one half of each group. */
 INLINE ivec join_blocks(ivec a, ivec b)
 {
     return order_blocks(_mm512_add_epi32(lower_halves(a, b), upper_halves(a, b)));
@@ -193,14 +198,14 @@ INLINE ivec join_halves(ivec a, ivec b, int half)
     return order_blocks(half ? upper_halves(a, b) : lower_halves(a, b));
 }
 
-/* Numbers of 16 bits for VEC_LANES groups. */
+/* 16-bit numbers for VEC_LANES groups. */
 INLINE halves join_words(const uint64_t *words)
 {
     return (halves)_mm256_set_epi64x((int64_t)words[3], (int64_t)words[2], (int64_t)words[1],
                                      (int64_t)words[0]);
 }
 
-/* The lowest of four numbers of 16 bits eight times, then the next. */
+/* Eight copies of the lowest of four 16-bit numbers, and eight of the next. */
 INLINE halves repeat_halves(uint64_t four)
 {
     const __m256i places = _mm256_setr_epi16(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
@@ -208,10 +213,11 @@ INLINE halves repeat_halves(uint64_t four)
     return (halves)_mm256_permutexvar_epi16(places, _mm256_castsi128_si256(word));
 }
 
-/* Whether 64 bytes hold the numbers of four blocks, and those from the last four end in them. */
+/* Whether 64 bytes contain the numbers of four blocks, and the 64 bytes for the last four blocks
+ * end inside these blocks. */
 #define GATHERS_HALVES(apart) ((apart) == 18 || (apart) == 20)
 
-/* Numbers of 16 bits for VEC_LANES groups, `apart` bytes from one to the next. */
+/* 16-bit numbers for VEC_LANES groups, at a distance of `apart` bytes. */
 INLINE halves halves_apart(const uint8_t *bytes, const ptrdiff_t apart)
 {
     const __m512i places = _mm512_set1_epi64(apart / 2 * 0x0003000200010000);
@@ -223,7 +229,7 @@ INLINE halves halves_apart(const uint8_t *bytes, const ptrdiff_t apart)
     return (halves)_mm512_castsi512_si256(all);
 }
 
-/* The steps of VEC_LANES groups (formats/format.h), of one part of each. */
+/* The steps of VEC_LANES groups (formats/format.h), for one part of each group. */
 INLINE vec widen_steps(const uint64_t *steps, int parts, int part)
 {
     const __m256i all = (__m256i)join_words(steps);
@@ -234,7 +240,7 @@ INLINE vec widen_steps(const uint64_t *steps, int parts, int part)
     return _mm512_cvtepi32_ps(part ? _mm512_srai_epi32(both, 8) : first);
 }
 
-/* The lower 16 bytes of each half of a and b, and the upper ones. */
+/* The lower 16 bytes of each half of a and b, and the upper 16 bytes of each half. */
 INLINE ivec lower_quarters(ivec a, ivec b)
 {
     return _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), b);

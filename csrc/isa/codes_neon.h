@@ -9,7 +9,7 @@
 
 typedef uint8x16x4_t Table;
 
-/* The values of the 16 codes, times the scale of a block. */
+/* The values of the 16 codes times the scale of a block. */
 INLINE Table table_times(const float values[16], float scale)
 {
     Table table;
@@ -19,8 +19,8 @@ INLINE Table table_times(const float values[16], float scale)
     return table;
 }
 
-/* Four of the 16 elements of 8 bytes, in order: each code, times 4, is the place of its value's
- * first byte. The first code of a byte is in its upper half. */
+/* Four of the 16 elements in 8 bytes, in order. A code times 4 is the index of the first byte of
+ * its value. The first code of a byte is in its upper half. */
 INLINE vec table_values(const uint8_t *codes, Table table, int part)
 {
     static const uint8_t bytes[4][16] = {
@@ -37,12 +37,12 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
     return vreinterpretq_f32_u8(vqtbl4q_u8(table, vorrq_u8(of_part, of_byte)));
 }
 
-/* The codes of one group as int8: what expand_group makes (format.h). */
+/* The codes of one group as int8, the result of expand_group (formats/format.h). */
 typedef struct NeonGroup {
     uint8x16_t half[2];
 } group;
 
-/* Some bits of each byte, from bit `from` on, moved to bit `to`. */
+/* Extracts some bits of each byte, starting at bit `from`, and moves them to bit `to`. */
 INLINE group bit_field(group bytes, int from, int bits, int to)
 {
     const uint8x16_t mask = vdupq_n_u8((uint8_t)(((1 << bits) - 1) << to));
@@ -52,14 +52,14 @@ INLINE group bit_field(group bytes, int from, int bits, int to)
     return bytes;
 }
 
-/* The lower halves of 16 bytes, and then the upper ones. */
+/* The lower halves of 16 bytes, followed by the upper halves. */
 INLINE group nibbles(const uint8_t *bytes)
 {
     const uint8x16_t both = vld1q_u8(bytes);
     return (group){{vandq_u8(both, vdupq_n_u8(15)), vshrq_n_u8(both, 4)}};
 }
 
-/* `value` in the bytes whose bit is set, else 0. */
+/* Sets the bytes whose bit is set to `value`, and all others to 0. */
 INLINE group spread_bits(uint32_t bits, int value)
 {
     const uint8x16_t places = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
@@ -73,7 +73,7 @@ INLINE group spread_bits(uint32_t bits, int value)
     return codes;
 }
 
-/* The bits of both, less an offset. */
+/* Combines the bits of both, and subtracts an offset. */
 INLINE group merge_codes(group lower, group upper, int offset)
 {
     for (int h = 0; h < 2; h++)
@@ -82,7 +82,7 @@ INLINE group merge_codes(group lower, group upper, int offset)
     return lower;
 }
 
-/* What codes below 16 stand for in a table. */
+/* The table entries of codes below 16. */
 INLINE group look_up(group codes, const int8_t table[16])
 {
     const uint8x16_t entries = vreinterpretq_u8_s8(vld1q_s8(table));
@@ -96,10 +96,11 @@ typedef int32x4_t ivec;
 
 #ifdef NEON_DOT
 /*
- * Dot products of int8 are exact. A number of x, 256 * high + low, low >= 0, is kept as two bytes:
- * a half has 16 low ones and, 32 numbers further, 16 high ones. Without products of codes with
- * unsigned bytes (i8mm), low - 128 is kept for low, and -128 times the codes is subtracted. A
- * number of 8 bits is its low byte, which is signed then.
+ * Dot products of int8 are exact. A number of x is 256 * high + low with low >= 0, and is stored as
+ * two bytes: a half contains 16 low bytes and, 32 numbers later, 16 high bytes. Without
+ * instructions for products with unsigned bytes (i8mm), low - 128 is stored instead of low, and
+ * -128 times the codes is subtracted from the sums. An 8-bit number is only its low byte, which is
+ * then signed.
  */
 INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
 {
@@ -119,10 +120,10 @@ INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
 
 typedef struct HalfBytes {
     int8x16_t codes;
-    ivec less; /* -128 times them, in four sums */
+    ivec less; /* -128 times the codes, in four sums */
 } HalfBytes;
 
-/* The halves of a group. Codes of 16 bits are 256 * upper + lower. */
+/* The halves of a group. 16-bit codes are 256 * upper + lower. */
 typedef struct Halves {
     HalfBytes lower[2], upper[2];
 } Halves;
@@ -142,7 +143,7 @@ INLINE void widen_half(Halves *pair, int half, uint8x16_t codes)
     pair->lower[half] = half_bytes(codes);
 }
 
-/* Both bytes are signed here: where the lower is less than 0, the upper is one more. */
+/* Both bytes are signed, so the upper byte is increased by 1 if the lower byte is negative. */
 INLINE void join_half(Halves *pair, int half, uint8x16_t lower, uint8x16_t upper)
 {
     pair->lower[half] = half_bytes(lower);
@@ -176,7 +177,8 @@ INLINE ivec sum_of_bytes(const HalfBytes *bytes, const int16_t *x, int first, in
     return sum;
 }
 
-/* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */
+/* Four partial sums of the products of the codes in halves [first, end) of a group
+ * and the numbers of x. */
 INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int end, int wide,
                           const int have_8_bits)
 {
@@ -187,7 +189,8 @@ INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int e
     return vaddq_s32(lower, vshlq_n_s32(upper, 8));
 }
 #else
-/* A half has its first 8 numbers of x in order and, 32 numbers further, the other 8. */
+/* Arranges the numbers of x: a half contains its first 8 numbers in order and, 32
+ * numbers later, the other 8. */
 INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
 {
     (void)have_8_bits;
@@ -198,7 +201,7 @@ INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
     }
 }
 
-/* The halves of a group as 16 bits. */
+/* The halves of a group as 16-bit codes. */
 typedef struct Halves {
     int16x8_t low[2], high[2];
 } Halves;
@@ -215,7 +218,8 @@ INLINE void join_half(Halves *pair, int half, uint8x16_t lower, uint8x16_t upper
     pair->high[half] = vreinterpretq_s16_u8(vzip2q_u8(lower, upper));
 }
 
-/* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */
+/* Four partial sums of the products of the codes in halves [first, end) of a group
+ * and the numbers of x. */
 INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int end, int wide,
                           const int have_8_bits)
 {
@@ -240,7 +244,7 @@ INLINE void widen_codes(Halves *pair, group codes)
         widen_half(pair, h, codes.half[h]);
 }
 
-/* What the codes of 16 bytes stand for in a table; the first of a byte is in its upper half. */
+/* The table entries of the codes in 16 bytes. The first code of a byte is in its upper half. */
 INLINE void look_up_halves(Halves *pair, const uint8_t *bytes, const int16_t table[16])
 {
     const uint8x16_t both = vld1q_u8(bytes);
@@ -252,7 +256,7 @@ INLINE void look_up_halves(Halves *pair, const uint8_t *bytes, const int16_t tab
                   vqtbl1q_u8(entries.val[1], codes.half[h]));
 }
 
-/* Two numbers, each of them twice. */
+/* Loads two numbers and repeats each of them. */
 INLINE vec load_twice(const float *x)
 {
     const vec both = vcombine_f32(vld1_f32(x), vld1_f32(x));
@@ -265,7 +269,8 @@ INLINE vec sums_of_four(const ivec *v)
     return vcvtq_f32_s32(vpaddq_s32(vpaddq_s32(v[0], v[1]), vpaddq_s32(v[2], v[3])));
 }
 
-/* The steps of four groups, from group 4 * four on (format.h), of one part of each. */
+/* The steps of four groups, starting at group 4 * four (formats/format.h), for
+ * one part of each group. */
 INLINE vec widen_steps(const uint64_t *steps, int four, int parts, int part)
 {
     const uint64_t word = steps[four * parts / 2] >> (parts == 1 ? four % 2 * 32 : part * 8);

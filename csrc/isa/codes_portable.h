@@ -1,4 +1,4 @@
-/* The same as codes_avx2.h in plain C: a vector is the 16 lanes of a sum. */
+/* The functions of codes_avx2.h in plain C. A vector contains all 16 lanes of a sum. */
 #pragma once
 #include "floats.h"
 
@@ -20,7 +20,7 @@ INLINE Table table_times(const float values[16], float scale)
     return table;
 }
 
-/* The 16 elements of 8 bytes, in order; the first of a byte is in its upper half. */
+/* The 16 elements in 8 bytes, in order. The first element of a byte is in its upper half. */
 INLINE vec table_values(const uint8_t *codes, Table table, int part)
 {
     (void)part;
@@ -36,7 +36,7 @@ typedef struct PortableGroup {
     int8_t code[32];
 } group;
 
-/* As in codes_avx.h. */
+/* codes_avx.h describes the following functions. */
 INLINE group bit_field(group bytes, int from, int bits, int to)
 {
     for (int i = 0; i < 32; i++)
@@ -74,7 +74,7 @@ INLINE group look_up(group codes, const int8_t table[16])
     return codes;
 }
 
-/* What the codes of 16 bytes stand for in a table; the first of a byte is in its upper half. */
+/* The table entries of the codes in 16 bytes. The first code of a byte is in its upper half. */
 INLINE void look_up_wide(int16_t codes[32], const uint8_t *bytes, const int16_t table[16])
 {
     for (int i = 0; i < 16; i++) {
@@ -83,7 +83,7 @@ INLINE void look_up_wide(int16_t codes[32], const uint8_t *bytes, const int16_t 
     }
 }
 
-/* Numbers of a group of x stay where they are (integer_panel.h). */
+/* Leaves the numbers of a group of x in the layout of integer_panel.h. */
 INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
 {
     (void)numbers;

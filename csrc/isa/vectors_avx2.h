@@ -1,11 +1,11 @@
-/* AVX2 + FMA + F16C vectors for tile.h: two vectors hold the 16 lanes of a sum. */
+/* AVX2 + FMA + F16C vectors for tile.h: two vectors contain the 16 lanes of a sum. */
 #pragma once
 #include <immintrin.h>
 #include "kernels.h"
 
 /*
- * Half the lanes of 2 x 6 accumulators, 2 weights, 1 activation and the mask: 16 registers, as many
- * as attention's 6 x 2 accumulators, 2 keys or values, 1 query or weight and the mask.
+ * A tile uses 16 registers: half the lanes of 2 x 6 accumulators, 2 weights, 1 activation and the
+ * mask. So does attention: 6 x 2 accumulators, 2 keys or values, 1 query or weight and the mask.
  */
 enum {
     VEC_LANES = 8,
@@ -25,10 +25,10 @@ INLINE vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
 INLINE vec vec_multiply(vec a, vec b) { return _mm256_mul_ps(a, b); }
 INLINE vec mac_float32(vec acc, vec x, vec w) { return _mm256_fmadd_ps(x, w, acc); }
 INLINE vec mac_pairs(vec acc, vec x, vec w) { return mac_float32(acc, x, w); }
-/* The larger one; b where either is a NaN. */
+/* The maximum, or b if either is a NaN. */
 INLINE vec vec_maximum(vec a, vec b) { return _mm256_max_ps(a, b); }
 
-/* VEC_LANES numbers of 16 bits; operators work on all of them. */
+/* VEC_LANES 16-bit numbers. Operators apply to all of them. */
 typedef uint16_t halves __attribute__((vector_size(16)));
 INLINE vec widen_float16(halves x) { return _mm256_cvtph_ps((__m128i)x); }
 INLINE vec widen_bfloat16(halves x)
@@ -40,7 +40,7 @@ INLINE halves halves_of_bytes(const char *x)
     return (halves)_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)x));
 }
 
-/* Loads that touch the first words alone. */
+/* Loads that only access the first words. */
 typedef __m256i word_mask;
 INLINE word_mask first_words(ptrdiff_t count)
 {
@@ -49,14 +49,14 @@ INLINE word_mask first_words(ptrdiff_t count)
 }
 INLINE vec load_words(const float *x, word_mask mask) { return _mm256_maskload_ps(x, mask); }
 
-/* Lanes reduced to four: l + (l + 8), then + 4. */
+/* Reduces lanes to four: l + (l + 8), then + 4. */
 INLINE __m128 reduce_to_four(const vec *v)
 {
     const __m256 eight = _mm256_add_ps(v[0], v[1]);
     return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
 }
 
-/* From four lanes to one: + 2, then + 1. */
+/* Reduces all lanes to one; the last two additions are + 2, then + 1. */
 INLINE float reduce_vectors(const vec *v)
 {
     const __m128 four = reduce_to_four(v);
@@ -64,7 +64,7 @@ INLINE float reduce_vectors(const vec *v)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* The same for neighbouring rows, of two vectors each. */
+/* Reduces the lanes of adjacent rows, each of which has two vectors. */
 INLINE void reduce_rows(float *out, const vec *v, const int rows)
 {
 #pragma GCC unroll 2

@@ -1,7 +1,7 @@
 /*
- * AVX-512 vectors for tile.h: one vector holds the 16 lanes of a sum. With AVX512BF16, which
- * the units of avx512bf16 define, one instruction multiplies pairs of bfloat16; without, they are
- * widened by mask or shift, and take two fused multiply-adds.
+ * AVX-512 vectors for tile.h: one vector contains the 16 lanes of a sum. With AVX512BF16, which the
+ * units of avx512bf16 define, one instruction multiplies pairs of bfloat16. Otherwise, pairs are
+ * widened with a mask or a shift and multiplied by two fused multiply-adds.
  */
 #pragma once
 #include <immintrin.h>
@@ -15,8 +15,8 @@ enum { PAIR_PHASES = 1 };
 #else
 enum { PAIR_PHASES = 2 };
 
-/* From here on subnormal numbers count as zeros, and results are rounded to nearest even, as in
- * vdpbf16ps (KBlock.flushes). Returns the mode before, which is to be loaded again. */
+/* From now on, subnormal numbers count as zeros and results are rounded to nearest even, as in
+ * vdpbf16ps (KBlock.flushes). Returns the previous mode, which must be restored. */
 #define FLUSHES
 INLINE void load_mode(unsigned mode) { __asm__ volatile("ldmxcsr %0" : : "m"(mode) : "memory"); }
 INLINE unsigned begin_flushing(void)
@@ -36,10 +36,10 @@ INLINE void vec_store(float *x, vec v) { _mm512_storeu_ps(x, v); }
 INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 INLINE vec vec_multiply(vec a, vec b) { return _mm512_mul_ps(a, b); }
 INLINE vec mac_float32(vec acc, vec x, vec w) { return _mm512_fmadd_ps(x, w, acc); }
-/* The larger one; b where either is a NaN. */
+/* The maximum, or b if either is a NaN. */
 INLINE vec vec_maximum(vec a, vec b) { return _mm512_max_ps(a, b); }
 
-/* VEC_LANES numbers of 16 bits; operators work on all of them. */
+/* VEC_LANES 16-bit numbers. Operators apply to all of them. */
 typedef uint16_t halves __attribute__((vector_size(32)));
 INLINE vec widen_float16(halves x) { return _mm512_cvtph_ps((__m256i)x); }
 INLINE vec widen_bfloat16(halves x)
@@ -51,12 +51,12 @@ INLINE halves halves_of_bytes(const char *x)
     return (halves)_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)x));
 }
 
-/* For attention: loads that touch the first words alone. */
+/* For attention: loads that only access the first words. */
 typedef __mmask16 word_mask;
 INLINE word_mask first_words(ptrdiff_t count) { return (word_mask)((1u << count) - 1u); }
 INLINE vec load_words(const float *x, word_mask mask) { return _mm512_maskz_loadu_ps(mask, x); }
 
-/* Lanes reduced to four: l + (l + 8), then + 4. */
+/* Reduces lanes to four: l + (l + 8), then + 4. */
 INLINE __m128 reduce_to_four(const vec *v)
 {
     const __m256 upper = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(*v), 1));
@@ -64,7 +64,7 @@ INLINE __m128 reduce_to_four(const vec *v)
     return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
 }
 
-/* From four lanes to one: + 2, then + 1. */
+/* Reduces all lanes to one; the last two additions are + 2, then + 1. */
 INLINE float reduce_vectors(const vec *v)
 {
     const __m128 four = reduce_to_four(v);
@@ -72,7 +72,8 @@ INLINE float reduce_vectors(const vec *v)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* The same for neighbouring rows; four at once, by transposing what is left of them. */
+/* Reduces the lanes of adjacent rows. Four rows are reduced at once, by transposing
+ * their remaining lanes. */
 INLINE void reduce_rows(float *out, const vec *v, const int rows)
 {
     if (rows == 4) {
@@ -88,7 +89,7 @@ INLINE void reduce_rows(float *out, const vec *v, const int rows)
 
 #if defined(AVX512BF16) && defined(LLAMA_BOLTS_EMULATE_BF16)
 
-/* Subnormal numbers become zeros of the same sign. */
+/* Replaces subnormal numbers with zeros of the same sign. */
 INLINE vec flush_subnormals(vec v)
 {
     const __m512i bits = _mm512_castps_si512(v);
@@ -104,8 +105,9 @@ INLINE vec mac_flushed(vec acc, __m512i x, __m512i w)
 }
 
 /*
- * What Intel's manual says of vdpbf16ps, for test builds on processors without it: the odd
- * elements and then the even ones, each by a fused multiply-add, subnormals taken and given as 0.
+ * vdpbf16ps as described in Intel's manual, for test builds on processors without it: fused
+ * multiply-adds of the odd elements and then of the even elements, with subnormal inputs and
+ * results replaced by 0.
  */
 INLINE vec mac_pairs(vec acc, vec x, vec w)
 {

@@ -1,7 +1,8 @@
 /*
- * NEON vectors for tile.h: four vectors hold the 16 lanes of a sum. With NEON_BF16, which
- * the units of neonbf16 define, two instructions multiply pairs of bfloat16, the odd elements and
- * then the even ones; without, they are widened by mask or shift, and take two fused multiply-adds.
+ * NEON vectors for tile.h: four vectors contain the 16 lanes of a sum. With NEON_BF16, which units
+ * of neonbf16 define, two instructions multiply pairs of bfloat16: the odd elements and then the
+ * even elements. Otherwise, pairs are widened with a mask or a shift and multiplied by two fused
+ * multiply-adds.
  */
 #pragma once
 #include <arm_neon.h>
@@ -14,14 +15,15 @@ enum { VEC_LANES = 4, VEC_PARTS = LANES / VEC_LANES, TILE_ROWS = 4, TILE_VECTORS
 typedef float32x4_t vec;
 
 INLINE vec vec_zero(void) { return vdupq_n_f32(0.0f); }
-/* From any address: rows of an odd number of bfloat16 begin in the middle of a word. */
+/* Loads from any address, because rows with an odd number of bfloat16 elements begin in
+ * the middle of a word. */
 INLINE vec vec_load(const float *x) { return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)x)); }
 INLINE vec vec_all(const float *x) { return vld1q_dup_f32(x); }
 INLINE void vec_store(float *x, vec v) { vst1q_f32(x, v); }
 INLINE vec vec_add(vec a, vec b) { return vaddq_f32(a, b); }
 INLINE vec vec_multiply(vec a, vec b) { return vmulq_f32(a, b); }
 INLINE vec mac_float32(vec acc, vec x, vec w) { return vfmaq_f32(acc, x, w); }
-/* The larger one; b where either is a NaN. */
+/* The maximum, or b if either is a NaN. */
 INLINE vec vec_maximum(vec a, vec b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 
 #ifdef NEON_BF16
@@ -36,7 +38,7 @@ enum { PAIR_PHASES = 2 };
 INLINE vec mac_pairs(vec acc, vec x, vec w) { return mac_float32(acc, x, w); }
 #endif
 
-/* VEC_LANES numbers of 16 bits; operators work on all of them. */
+/* VEC_LANES 16-bit numbers. Operators apply to all of them. */
 typedef uint16_t halves __attribute__((vector_size(8)));
 INLINE vec widen_float16(halves x) { return vcvt_f32_f16((float16x4_t)x); }
 INLINE vec widen_bfloat16(halves x)
@@ -50,7 +52,7 @@ INLINE halves halves_of_bytes(const char *x)
     return (halves)vget_low_u16(vmovl_u8(vcreate_u8(four)));
 }
 
-/* Loads that touch the first words alone. */
+/* Loads that only access the first words. */
 typedef ptrdiff_t word_mask;
 INLINE word_mask first_words(ptrdiff_t count) { return count; }
 INLINE vec load_words(const float *x, word_mask count)
@@ -60,7 +62,7 @@ INLINE vec load_words(const float *x, word_mask count)
     return vld1q_f32(words);
 }
 
-/* Lanes reduced as l + (l + 8), then + 4, + 2, + 1. */
+/* Reduces lanes as l + (l + 8), then + 4, + 2, + 1. */
 INLINE float reduce_vectors(const vec *v)
 {
     const vec four = vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]));
@@ -68,7 +70,7 @@ INLINE float reduce_vectors(const vec *v)
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
 
-/* The same for neighbouring rows, of four vectors each. */
+/* Reduces the lanes of adjacent rows, each of which has four vectors. */
 INLINE void reduce_rows(float *out, const vec *v, const int rows)
 {
 #pragma GCC unroll 4

@@ -1,4 +1,4 @@
-/* The limits of a machine: how fast memory is read, and how fast products are added up. */
+/* Measures the limits of a machine: memory bandwidth and the speed of multiply-adds. */
 #include "probe/probe.h"
 #include <stdatomic.h>
 
@@ -23,11 +23,11 @@ static void read_chunk(void *work, ptrdiff_t chunk, int thread)
 /*
  * probe_read: the exclusive or of all 32-bit words of a buffer
  *
- *   bytes    [count]  anything; an end of less than 4 bytes is left out
- *   streams  1, 2, 4 or 8 places that each thread reads from in turn
+ *   bytes    [count]  any data; a remainder of less than 4 bytes is ignored
+ *   streams  1, 2, 4 or 8, the number of streams that each thread reads at the same time
  *
- * Threads take chunks, as the products take blocks of weight rows. Nothing is computed that could
- * take longer than the reading.
+ * Threads take chunks, as products take blocks of weight rows. The computation is never slower than
+ * reading.
  */
 uint32_t probe_read(const void *bytes, ptrdiff_t count, int streams, int threads)
 {
@@ -43,7 +43,7 @@ typedef struct Chains {
     ptrdiff_t rounds;
     ElementType type;
     _Atomic ptrdiff_t operations;
-    _Atomic float sum; /* of the thread that ends last */
+    _Atomic float sum; /* the sum of the thread that ends last */
 } Chains;
 
 static void run_chains_of(void *work, ptrdiff_t number, int thread)
@@ -57,12 +57,12 @@ static void run_chains_of(void *work, ptrdiff_t number, int thread)
 }
 
 /*
- * probe_multiply_add: multiply-adds of a product of bfloat16 or float32, in registers alone
+ * probe_multiply_add: multiply-adds of a product of bfloat16 or float32, only in registers
  *
- *   result  one of the sums of one thread: what keeps them from being left out
+ *   result  a sum of one thread, so that the compiler does not remove the multiply-adds
  *
- * Each thread does the same. Returns the multiplications and additions that were done; 0 where the
- * set has no vectors and so no peak.
+ * All threads do the same work. Returns the number of multiplications and additions, or 0 if the
+ * set has no vectors.
  */
 ptrdiff_t probe_multiply_add(float *result, ptrdiff_t rounds, ElementType type, int threads)
 {

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "probe/probe.h"
 
-/* Exclusive or of all 32-bit words; how many are in flight is left to the compiler. */
+/* The exclusive or of all 32-bit words. The compiler decides how many loads overlap. */
 static uint32_t read_span(const char *bytes, ptrdiff_t count, int streams)
 {
     (void)streams;
@@ -15,7 +15,7 @@ static uint32_t read_span(const char *bytes, ptrdiff_t count, int streams)
     return all;
 }
 
-/* Nothing keeps a compiler from spilling the sums: no peak is claimed. */
+/* Returns 0, because a compiler may spill the sums, which would make the result too low. */
 static ptrdiff_t multiply_add_chains(float *result, const float *seeds, ptrdiff_t rounds,
                                      ElementType type)
 {

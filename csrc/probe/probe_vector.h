@@ -3,10 +3,10 @@
 #include "probe/probe.h"
 #include "products/tile.h"
 
-/* Sums side by side: more than the steps of a multiply-add in flight on any processor known. */
+/* Number of independent sums: larger than the latency of a multiply-add on all known processors. */
 enum { CHAINS = 12, VEC_BYTES = VEC_LANES * 4 };
 
-/* Exclusive or of all 32-bit words; `streams` parts of the span are read side by side. */
+/* The exclusive or of all 32-bit words. `streams` parts of the span are read at the same time. */
 INLINE uint32_t read_streams(const int streams, const char *bytes, ptrdiff_t count)
 {
     const ptrdiff_t part = count / streams / VEC_BYTES * VEC_BYTES;
@@ -39,7 +39,7 @@ static uint32_t read_span(const char *bytes, ptrdiff_t count, int streams)
     }
 }
 
-/* The seeds differ, so that no two chains are the same sum. */
+/* Runs chains of multiply-adds. Their seeds differ, so that the compiler cannot merge chains. */
 INLINE float run_chains(const mac_function mac, const float *seeds, ptrdiff_t rounds)
 {
     const vec x = vec_load(seeds), w = vec_load(seeds + 1);

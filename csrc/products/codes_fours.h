@@ -1,6 +1,7 @@
 /*
- * Formats that are expanded, for vectors of four lanes: rows are read where they are. Four groups
- * of a row stay in registers, and all tokens pass over them; their sums are four lanes.
+ * Products with codes for vectors of four lanes. Codes are read directly from the weight's rows.
+ * Four groups of a row stay in registers while all tokens are multiplied by them, and their sums
+ * are four lanes.
  */
 #pragma once
 
@@ -9,17 +10,18 @@
 #endif
 #include "products/integer_panel.h"
 
-/* Codes of which each lane meets one group. */
+/* Number of codes that add one group to each lane. */
 enum { UNIT_CODES = LANES * GROUP };
 
-/* Numbers, scales and sums of the first token, from a group on whose lane is the first. */
+/* The numbers, scales and sums of x for the first token, starting at a group
+ * that is added to lane 0. */
 typedef struct FoursOfX {
     const int16_t *numbers;
-    ptrdiff_t numbers_apart, groups; /* between two pairs of groups; between two tokens' scales */
+    ptrdiff_t numbers_apart, groups; /* distance between pairs of groups; between tokens' scales */
     const float *scales, *sums;
 } FoursOfX;
 
-/* Factors of four groups, times their steps where they have any. */
+/* The factors of four groups, multiplied by their steps if they have any. */
 INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has_steps, int four,
                          int part, const ExpandedFormat f)
 {
@@ -35,7 +37,8 @@ INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has
     return has_steps ? vec_multiply(wide, widen_steps(steps, four, f.parts, part)) : wide;
 }
 
-/* Adds four groups times the numbers of one token to their four lanes. */
+/* Multiplies four groups by the numbers of one token, and adds the products to the four
+ * lanes of the groups. */
 INLINE vec add_four(vec sum, const Halves *codes, const Factors *factors, int four, FoursOfX x,
                     const ExpandedFormat f, const Activations activations)
 {
@@ -70,8 +73,8 @@ INLINE vec add_four(vec sum, const Halves *codes, const Factors *factors, int fo
     return sum;
 }
 
-/* Adds a group for each lane to the lanes of some tokens, or fewer groups that end a row: lanes
- * without a group get a scale of 0, and nothing is read behind the row. */
+/* Adds one group to each lane of some tokens. At the end of a row there may be fewer groups: lanes
+ * without a group get a scale of 0, and no bytes after the row are read. */
 INLINE void add_unit(float *lanes, const uint8_t *codes, const char *scales, ptrdiff_t groups,
                      const FoursOfX x, const int tokens, const ExpandedFormat f,
                      const Activations activations)
@@ -140,7 +143,7 @@ INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const Expa
     }
 }
 
-/* A loop over a full panel, like one token, is compiled for its length. */
+/* The loops over one token and over a full panel are compiled with a constant length. */
 INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f,
                                const Activations activations)
 {
@@ -152,7 +155,7 @@ INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f,
         multiply_tokens(k, k->tokens, f, activations);
 }
 
-/* All of `in` is one K block of each row here. */
+/* Multiplies a few tokens. Each row is a single K block. */
 INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weight, ptrdiff_t row,
                               ptrdiff_t rows, ptrdiff_t in, int tokens, const ExpandedFormat f,
                               const Activations activations)
@@ -163,7 +166,7 @@ INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weig
         multiply_many_rows(&k, f, activations);
 }
 
-/* Codes are not widened: rows are read where they are. */
+/* Does nothing, because multiply_many_rows reads codes directly from the weight's rows. */
 INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f,
                                 const Activations activations)
 {
@@ -172,7 +175,7 @@ INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f,
     (void)activations;
 }
 
-/* Integers of 8 bits are in words of 16 here, and a panel of few tokens is as any other one. */
+/* 8-bit integers are stored in 16-bit words, and a panel of few tokens is an ordinary panel. */
 INLINE void pack_few(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
                      const ExpandedFormat f, const Activations activations)
 {

@@ -1,8 +1,9 @@
-/* Formats that are expanded, in plain C: rows are read where they are, whatever the tokens. */
+/* Products with codes in plain C. For any number of tokens, codes are read directly from the
+ * weight's rows. */
 #pragma once
 #include "products/integer_panel.h"
 
-/* The codes of a block's group. */
+/* Widens the codes of group g of a block. */
 INLINE void widen_codes(int16_t *codes, const uint8_t *block, int g, const ExpandedFormat f)
 {
     if (f.levels) {
@@ -14,7 +15,7 @@ INLINE void widen_codes(int16_t *codes, const uint8_t *block, int g, const Expan
         codes[i] = expanded.code[i];
 }
 
-/* Of the pairs [first, end) of a group. */
+/* The sum of products of the pairs [first, end) of a group. */
 INLINE int32_t sum_of_pairs(const int16_t *codes, const int16_t *numbers, int first, int end)
 {
     int32_t sum = 0;
@@ -23,7 +24,8 @@ INLINE int32_t sum_of_pairs(const int16_t *codes, const int16_t *numbers, int fi
     return sum;
 }
 
-/* Adds the group g of a block, which is group `index` along `in`, times one token to its lane. */
+/* Multiplies group g of a block (group `index` along `in`) by one token, and adds the product to
+ * the lane of the group. */
 INLINE void add_group(float *lanes, const int16_t *codes, const Factors *factors, int g,
                       const IntegerKBlock *k, int t, ptrdiff_t index, const ExpandedFormat f)
 {
@@ -71,7 +73,7 @@ INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f,
     }
 }
 
-/* All of `in` is one K block of each row here. */
+/* Multiplies a few tokens. Each row is a single K block. */
 INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weight, ptrdiff_t row,
                               ptrdiff_t rows, ptrdiff_t in, int tokens, const ExpandedFormat f,
                               const Activations activations)
@@ -82,7 +84,7 @@ INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weig
         multiply_many_rows(&k, f, activations);
 }
 
-/* Integers of 8 bits are in words of 16 here, and a panel of few tokens is as any other one. */
+/* 8-bit integers are stored in 16-bit words, and a panel of few tokens is an ordinary panel. */
 INLINE void pack_few(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
                      const ExpandedFormat f, const Activations activations)
 {
@@ -97,7 +99,7 @@ INLINE void pack_many(float *panel, const char *x, ptrdiff_t x_stride, int token
     pack_few(panel, x, x_stride, tokens, in, f, activations);
 }
 
-/* Codes are not widened: rows are read where they are. */
+/* Does nothing, because multiply_many_rows reads codes directly from the weight's rows. */
 INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f,
                                 const Activations activations)
 {

@@ -1,15 +1,15 @@
 /*
- * Codes of block-quantized weights times 1 to INTEGER_FEW tokens of bfloat16: with AVX2 and
+ * Products of codes of block-quantized weights and 1 to INTEGER_FEW bfloat16 tokens, with AVX2 and
  * AVX-512.
  *
- * Weights stream from memory once. Two rows are read side by side, in units of VEC_LANES groups (16
- * with AVX-512, 8 with AVX2): 8 vectors of codes, whose sums become one vector, a group to a lane.
- * This vector is the 16 lanes of the row's sum with AVX-512, and half of them with AVX2. Codes of 4
- * to 6 bits are transposed as bytes (transposed_bytes.h); all others, and the units that end a row
- * and are not whole, go this way:
+ * Weights are streamed from memory once. Two rows are read at the same time, in units of VEC_LANES
+ * groups (16 with AVX-512, 8 with AVX2). A unit is 8 vectors of codes, whose sums become one vector
+ * with one group per lane. This vector contains all 16 lanes of the row's sum with AVX-512, and
+ * half of them with AVX2. Codes of 4 to 6 bits are transposed as bytes (transposed_bytes.h). All
+ * other codes, and short units at the end of a row, are multiplied as follows.
  *
- * A group of q8_0 with AVX2, codes c0 to c31, is one vector. The codes of two bytes lie in a word
- * of 16 bits. A pair is two words. multiply_pairs multiplies words and adds neighbours to 32 bits:
+ * With AVX2, a group of q8_0, codes c0 to c31, is one vector. A 16-bit word contains two codes, and
+ * a pair is two words. multiply_pairs multiplies words and adds adjacent products to 32 bits:
  *
  *   as loaded        c0 c1 | c2 c3 | c4 c5 | c6 c7 | ...            16 words c[2j] + 256 * c[2j+1]
  *   words << 8       256c0   256c2 | 256c4   256c6 | ...            even codes, times 256
@@ -20,25 +20,27 @@
  *   products         c1 x1 + c3 x3 | c5 x5 + c7 x7 | ...
  *   added            lane j = c[4j] x[4j] + .. + c[4j+3] x[4j+3],   j = 0 .. 7
  *
- * With codes 1, 2, -3, 4, 0, ... and x = 10, 20, 30, 40, ... lane 0 is ((256 * 10 - 768 * 30) >> 8)
- * + (2 * 20 + 4 * 40) = -80 + 200 = 120. A tree adds the lanes of 8 such vectors, A to H, one for
- * each group, with two vectors at a time. A0+2 is lane 0 + lane 2 of A, A0..3 the sum of lanes 0 to
- * 3:
+ * For example, with codes 1, 2, -3, 4, 0, ... and x = 10, 20, 30, 40, ..., lane 0 is ((256 * 10 -
+ * 768 * 30) >> 8) + (2 * 20 + 4 * 40) = -80 + 200 = 120. A tree adds the lanes of 8 such vectors, A
+ * to H, one for each group, two vectors at a time. A0+2 is lane 0 + lane 2 of A, and A0..3 is the
+ * sum of lanes 0 to 3:
  *
  *   add_words     A0+2   B0+2   A1+3   B1+3   | A4+6   B4+6   A5+7   B5+7      of A and B
  *   add_pairs     A0..3  B0..3  C0..3  D0..3  | A4..7  B4..7  C4..7  D4..7     of those and C, D
  *   join_blocks   A0..7  B0..7  C0..7  D0..7  | E0..7  F0..7  G0..7  H0..7     the 8 groups
  *
- * join_halves keeps the halves of each group apart, for formats whose parts have scales of their
- * own. Then one multiplication gives all 8 scales, scale * xs, and one fused step adds the groups
- * to their lanes: lane[g mod 16] = fma(float(sum), scale * xs, lane[g mod 16]). A minimum is a
- * further step with the sum of the numbers of x.
+ * For formats whose half groups have separate scales, join_halves keeps the sums of the halves
+ * separate. Then one multiplication computes all 8 factors scale * xs, and one fused step adds the
+ * groups to their lanes: lane[g mod 16] = fma(float(sum), scale * xs, lane[g mod 16]). A further
+ * step with the sum of the numbers of x adds the minimum.
  *
- * With AVX-512 a vector is two groups, and 8 vectors are 16 groups. The codes of levels (nf4) have
- * 16 bits: even and odd ones come as vectors of their own, and no shifts are needed.
+ * With AVX-512, a vector contains two groups, and 8 vectors contain 16 groups. The codes of formats
+ * with levels (nf4) have 16 bits. Even and odd codes are in separate vectors, so no shifts are
+ * needed.
  *
- * Integers of 8 bits are bytes, in the order of the codes: four products are added at once
- * (byte_products), and the tree is the same. For levels, such integers are words of 16 bits too.
+ * 8-bit integers are stored as bytes in the order of the codes. Four products are added at once
+ * (byte_products), and the tree is the same. For formats with levels, 8-bit integers are stored in
+ * 16-bit words.
  */
 #pragma once
 
@@ -47,10 +49,10 @@
 #endif
 #include "products/transposed_bytes.h"
 
-/* Codes that give a vector of group sums. */
+/* Number of codes in a unit, whose groups are one vector of sums. */
 enum { UNIT_CODES = VEC_LANES * GROUP };
 
-/* What a panel of few tokens holds for a format. */
+/* The kind of panel for few tokens of a format. */
 INLINE PanelKind panel_of_few(const ExpandedFormat f, const Activations activations)
 {
     if (activations == ACTIVATIONS_INT16)
@@ -58,16 +60,17 @@ INLINE PanelKind panel_of_few(const ExpandedFormat f, const Activations activati
     return f.levels ? PANEL_INT8_AS_INT16 : PANEL_INT8;
 }
 
-/* a's words 0 + 2 and 1 + 3 in each 16 bytes, with those of b between them; the same of pairs. */
+/* add_words adds words 0 + 2 and words 1 + 3 in each 16 bytes of a and of b, and alternates the
+ * sums of a and b. add_pairs does the same with pairs of words. */
 INLINE ivec add_words(ivec a, ivec b) { return ivec_add(lower_words(a, b), upper_words(a, b)); }
 INLINE ivec add_pairs(ivec a, ivec b) { return ivec_add(lower_pairs(a, b), upper_pairs(a, b)); }
 
-/* Factors of VEC_LANES groups, times their steps where they have any. */
+/* The factors of VEC_LANES groups, multiplied by their steps if they have any. */
 INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has_steps, int part,
                          const ExpandedFormat f)
 {
     const halves all = has_steps ? repeat_halves(*factors) : join_words(factors);
-    if (f.scale_type == TYPE_FLOAT32) { /* one for two groups */
+    if (f.scale_type == TYPE_FLOAT32) { /* one factor for two groups */
         float of_blocks[VEC_LANES / 2];
         memcpy(of_blocks, &all, sizeof of_blocks);
         return load_twice(of_blocks);
@@ -77,22 +80,22 @@ INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has
 }
 
 /*
- * A unit: VEC_LANES groups along one row, or fewer at its end. A vector of codes that has no group
- * is neither loaded nor multiplied, and lanes without a group get a scale of 0: they add 0.
+ * A unit: VEC_LANES groups of one row, or fewer at the end of the row. Vectors of codes without a
+ * group are neither loaded nor multiplied. Lanes without a group get a scale of 0, so they add 0.
  */
 typedef struct CodeUnit {
-    ivec codes[8]; /* of VECTOR_GROUPS groups each; transposed bytes in a whole unit of a format
-                    * that takes_bytes */
-    ivec odd[8];   /* with levels: the odd codes, and `codes` are the even ones */
-    vec scales[2]; /* of the first and second parts of the groups, a group to a lane */
-    vec mins[2];   /* minima, the same */
+    ivec codes[8]; /* codes of VECTOR_GROUPS groups each; transposed bytes in a whole unit of a
+                    * format that takes_bytes */
+    ivec odd[8];   /* with levels: the odd codes; `codes` then contains the even codes */
+    vec scales[2]; /* scales of the first and second parts, one lane per group */
+    vec mins[2];   /* minima of the first and second parts, one lane per group */
 } CodeUnit;
 
 /*
  * Sums of the products of four codes and four bytes of x. The first operand of a product of bytes
- * is unsigned: codes become so by 128 that is added, and whose products are taken off the sum of
- * the group, or their signs go to x. Then two products are within 2 * 128 * 127, which 16 bits
- * hold.
+ * must be unsigned. So either 128 is added to the codes, and the products with 128 are subtracted
+ * from the sum of the group, or the signs of the codes are moved to x. In that case, the sum of two
+ * products is within 2 * 128 * 127, which fits into 16 bits.
  */
 #ifdef ADDS_BYTES
 enum { ADDED_TO_CODES = 128 };
@@ -121,7 +124,7 @@ INLINE ivec code_products(const CodeUnit *u, int i, const char *x, const Expande
     return ivec_add((ivec)((int_lanes)even >> 8), multiply_pairs(upper_codes(codes), second));
 }
 
-/* Codes of some groups as numbers of 8 or 16 bits. */
+/* Loads the codes of some groups as 8-bit or 16-bit integers. */
 INLINE void load_codes(CodeUnit *u, const uint8_t *codes, ptrdiff_t groups, const ExpandedFormat f)
 {
 #pragma GCC unroll 8
@@ -145,7 +148,7 @@ INLINE void load_codes(CodeUnit *u, const uint8_t *codes, ptrdiff_t groups, cons
     }
 }
 
-/* Scales and minima of a unit of some blocks, one after the other. */
+/* Loads the scales and minima of a unit that consists of some consecutive blocks. */
 INLINE void load_factors(CodeUnit *u, const uint8_t *codes, const char *scales, ptrdiff_t blocks,
                          const ExpandedFormat f)
 {
@@ -164,7 +167,7 @@ INLINE void load_factors(CodeUnit *u, const uint8_t *codes, const char *scales, 
     }
 }
 
-/* A unit of VEC_LANES groups. */
+/* Loads a unit of VEC_LANES groups. */
 INLINE CodeUnit load_whole_unit(const uint8_t *codes, const char *scales, const ExpandedFormat f)
 {
     CodeUnit u;
@@ -176,7 +179,7 @@ INLINE CodeUnit load_whole_unit(const uint8_t *codes, const char *scales, const 
             u.codes[i] = ivec_load(codes + i * (ptrdiff_t)sizeof(ivec));
     else
         load_codes(&u, codes, VEC_LANES, f);
-    if (f.scale_bytes) { /* side by side, as the codes are: vectors are loaded whole */
+    if (f.scale_bytes) { /* scales and codes are contiguous, so whole vectors are loaded */
         halves of_groups;
         memcpy(&of_groups, scales, sizeof of_groups);
         u.scales[0] = f.levels ? vec_multiply(load_twice((const float *)scales),
@@ -195,30 +198,30 @@ INLINE CodeUnit load_whole_unit(const uint8_t *codes, const char *scales, const 
     return u;
 }
 
-/* A unit of fewer groups, which ends a row. */
+/* Loads a unit of fewer groups at the end of a row. */
 INLINE CodeUnit load_short_unit(const uint8_t *codes, const char *scales, ptrdiff_t groups,
                                 const ExpandedFormat f)
 {
-    CodeUnit u = {.codes = {{0}}}; /* gcc calls memset for a loop of stores: 30 ns */
+    CodeUnit u = {.codes = {{0}}}; /* with a loop of stores, gcc calls memset, which takes 30 ns */
     load_codes(&u, codes, groups, f);
     load_factors(&u, codes, scales, groups * GROUP / f.elements, f);
     return u;
 }
 
-/* What a panel has of one token for the groups of a unit (integer_panel.h). */
+/* The part of a panel for one token and the groups of a unit (integer_panel.h). */
 typedef struct XUnit {
-    const char *integers;     /* of the first group; or all, transposed (transposed_bytes.h) */
-    ptrdiff_t integers_apart; /* bytes between two pairs of groups; not where transposed */
-    ptrdiff_t sums_apart;     /* between the sums of two halves of a group */
-    const float *scales;      /* of the first group; of the next ones after it */
-    const float *sums;        /* of the first half of the first group */
+    const char *integers;     /* integers of the first group, or transposed bytes */
+    ptrdiff_t integers_apart; /* between two pairs of groups, in bytes; unused if transposed */
+    ptrdiff_t sums_apart;     /* distance between the sums of the two halves of a group */
+    const float *scales;      /* scales, starting with the first group */
+    const float *sums;        /* sums, starting with the first half of the first group */
 } XUnit;
 
 INLINE XUnit unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token, ptrdiff_t index,
                        const int transposed, const PanelKind kind)
 {
     const ptrdiff_t bytes = integer_bytes(kind);
-    const ptrdiff_t apart = (transposed ? UNIT_CODES : 64) * bytes; /* from token to token */
+    const ptrdiff_t apart = (transposed ? UNIT_CODES : 64) * bytes; /* between two tokens */
     const char *first = integers_at(panel, kind, tokens, index);
     return (XUnit){.integers = first + token * apart,
                    .integers_apart = tokens * 64 * bytes,
@@ -227,14 +230,14 @@ INLINE XUnit unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token, 
                    .sums = integer_sums(panel, in, tokens, token) + index};
 }
 
-/* The sums of the numbers of x of a part of each group. */
+/* The sums of the numbers of x over one part of each group. */
 INLINE vec sums_of_x(XUnit x, int part, const ExpandedFormat f)
 {
     const vec of_part = vec_load(x.sums + part * x.sums_apart);
     return f.parts == 1 ? vec_add(of_part, vec_load(x.sums + x.sums_apart)) : of_part;
 }
 
-/* Codes that are bytes are too large by `less`: their sums become those of the integers. */
+/* Corrects sums of byte codes. Byte codes exceed the integers by `less`. */
 INLINE void take_less(ivec sums[2], const int less, XUnit x, const ExpandedFormat f)
 {
     if (!less)
@@ -246,7 +249,8 @@ INLINE void take_less(ivec sums[2], const int less, XUnit x, const ExpandedForma
     }
 }
 
-/* Adds the exact sums of a unit's groups to the lanes, times their scales; and their minima. */
+/* Adds the exact sums of a unit's groups, multiplied by their scales, to the lanes,
+ * and then the minima. */
 INLINE vec add_scaled(vec lanes, const CodeUnit *u, const ivec *sums, XUnit x,
                       const ExpandedFormat f)
 {
@@ -263,11 +267,12 @@ INLINE vec add_scaled(vec lanes, const CodeUnit *u, const ivec *sums, XUnit x,
     return lanes;
 }
 
-/* The exact sums of some groups: a vector of the first parts of groups, one of the others. */
+/* Computes the exact sums of some groups: sums[0] of the first parts, sums[1]
+ * of the second parts. */
 INLINE void sum_groups(ivec sums[2], const CodeUnit *u, XUnit x, ptrdiff_t groups,
                        const ExpandedFormat f, const PanelKind kind)
 {
-    ivec pairs[4] = {{0}}; /* of vectors of products */
+    ivec pairs[4] = {{0}}; /* of pairs of vectors of products */
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         ivec products[2] = {{0}};
@@ -290,32 +295,32 @@ INLINE void sum_groups(ivec sums[2], const CodeUnit *u, XUnit x, ptrdiff_t group
         take_less(sums, ADDED_TO_CODES, x, f);
 }
 
-/* Some rows that are read side by side. */
+/* Rows that are read at the same time. */
 typedef struct Streams {
     const Weight *weight;
     const float *panel;
-    ptrdiff_t in;       /* elements of a row */
-    ptrdiff_t distance; /* bytes from where codes are read to where they are prefetched */
-    PrefetchInto into;  /* the cache for them */
-    const uint8_t *codes[STREAMS]; /* of the next unit of each row */
-    const char *scales[STREAMS];   /* the same, of blocks whose scales are not among the codes */
+    ptrdiff_t in;                  /* elements per row */
+    ptrdiff_t distance;            /* distance of the prefetched codes, in bytes */
+    PrefetchInto into;             /* the cache that they are prefetched into */
+    const uint8_t *codes[STREAMS]; /* codes of the next unit of each row */
+    const char *scales[STREAMS];   /* scales of the next unit, unless the codes include them */
 } Streams;
 
 /* The 16 lanes of the sum of each row and token. */
 typedef vec StreamSums[STREAMS][INTEGER_FEW][VEC_PARTS];
 
-/* Adds the unit that begins at group `index`: VEC_LANES groups if it is whole. */
+/* Adds the unit that begins at group `index`. A whole unit has VEC_LANES groups. */
 INLINE void add_unit(StreamSums sums, Streams *s, ptrdiff_t index, const int whole,
                      ptrdiff_t groups, const ptrdiff_t rows, const int tokens,
                      const ExpandedFormat f, const PanelKind kind)
 {
     const int transposed = whole && takes_bytes(f);
-    /* Which vector of the 16 lanes the unit's groups are. */
+    /* The vector of the 16 lanes that the unit's groups are added to. */
     const int part = (int)(index / VEC_LANES % VEC_PARTS);
     const ptrdiff_t blocks = groups * GROUP / f.elements;
     const ptrdiff_t code_bytes = blocks * f.code_bytes, scale_bytes = blocks * f.scale_bytes;
     float room[VEC_LANES];
-    CodeUnit units[STREAMS]; /* with one row, the second unit is not read */
+    CodeUnit units[STREAMS]; /* with one row, the second unit is not used */
 #pragma GCC unroll 2
     for (ptrdiff_t r = 0; r < rows; r++) {
         const uint8_t *codes = s->codes[r];
@@ -350,15 +355,16 @@ INLINE void add_unit(StreamSums sums, Streams *s, ptrdiff_t index, const int who
     }
 }
 
-/* `rows` rows from row `row` on, each of them `apart` rows behind the one before. */
+/* Multiplies `rows` rows, starting at row `row`, at a distance of `apart` rows. */
 INLINE void multiply_code_streams(float *out, const float *panel, const Weight *weight,
                                   ptrdiff_t row, const ptrdiff_t rows, ptrdiff_t apart,
                                   ptrdiff_t in, const int tokens, const ExpandedFormat f,
                                   const PanelKind kind)
 {
     const PrefetchInto into = prefetch_into();
-    /* Measured on Zen 4: 4 KB from two distant rows, but 8 KB from rows side by side, in which
-     * codes of few bits are read: with Q6_K these are 1.09 times as fast, with Q8_0 0.83 times. */
+    /* Measured on Zen 4: the best prefetch distance is 4 KB for two distant rows, and 8 KB for the
+     * adjacent rows of formats that are multiplied as bytes. Reading adjacent rows is 1.09 times as
+     * fast with Q6_K, but 0.83 times as fast with Q8_0. */
     const ptrdiff_t distance = PREFETCH_STREAM * (into != INTO_L2 ? 1 : takes_bytes(f) ? 4 : 2);
     const ptrdiff_t groups = in / GROUP, whole = groups / VEC_LANES * VEC_LANES;
     StreamSums sums;
@@ -389,7 +395,8 @@ INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weig
     const PanelKind kind = panel_of_few(f, activations);
     const int joined = prefetch_into() == INTO_L2 && takes_bytes(f);
     const ptrdiff_t apart = joined ? 1 : ceil_div(rows, STREAMS);
-    /* r is the first row of a pair: 0 .. apart - 1, or 0, 2, 4 .. where pairs are neighbours. */
+    /* r is the first row of a pair: 0 .. apart - 1, or 0, 2, 4 .. if pairs
+     * consist of adjacent rows. */
     for (ptrdiff_t r = 0; r < rows; r += (r + 1) % apart ? 1 : apart + 1) {
         if (r + apart >= rows)
             multiply_code_streams(out + r, panel, weight, row + r, 1, apart, in, tokens, f, kind);
@@ -401,7 +408,7 @@ INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weig
     }
 }
 
-/* A panel for the format: transposed bytes for its whole units if it takes them. */
+/* Packs a panel for the format. Whole units become transposed bytes if the format takes_bytes. */
 INLINE void pack_few(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
                      const ExpandedFormat f, const Activations activations)
 {

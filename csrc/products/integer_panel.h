@@ -1,71 +1,74 @@
 /*
- * A panel of bfloat16 x as integers, in plain C, compiled once for each instruction set.
+ * A panel of bfloat16 x that is converted to integers, in plain C, compiled once for each
+ * instruction set.
  *
- * A group of 32 elements becomes integers q times a float32, xs. With 16 bits, xs is the least
- * power of two >= 2^-126 with which all q = x / xs, rounded to nearest even, lie within +-32767.
- * Those not below 2^-7 of the largest one are exact; the others are off by at most 2^-15 of it.
- * With 8 bits, xs is a 127th of the largest magnitude and q = x * (127 / that), rounded to nearest
- * even, lies within +-127: an element is off by at most a 254th of the largest one. Groups whose xs
- * would be subnormal are zeros. A product is then, group after group,
+ * A group of 32 elements becomes integers q times a float32 xs. With 16 bits, xs is the smallest
+ * power of two >= 2^-126 for which all q = x / xs, rounded to nearest even, are within +-32767.
+ * Elements of at least 2^-7 times the largest magnitude are exact. The error of smaller elements is
+ * at most 2^-15 times the largest magnitude. With 8 bits, xs is the largest magnitude divided by
+ * 127, and q = x * (127 / the largest magnitude), rounded to nearest even, is within +-127. The
+ * error of an element is at most 1 / 254 of the largest magnitude. Groups whose xs would be
+ * subnormal become zeros. A product is then computed group by group:
  *
  *     lane[g mod 16] = fma(float32(sum of code * q), scale * xs, lane[g mod 16])
  *
- * and the lanes are reduced as all others are. Where the halves of a group have scales of their
- * own, one such step follows the other; where weights have a minimum, a step follows that adds it,
+ * The lanes are reduced like all other lanes. If the halves of a group have separate scales, there
+ * is one such step for each half. If weights have a minimum, a further step adds it:
  *
  *     lane[g mod 16] = fma(float32(sum of q), minimum * xs, lane[g mod 16])
  *
- * The sum of a group is below 2^31, so int32 holds it in any order: only its conversion to float32
- * (exact for codes of up to 6 bits, and for 8 bits of x) and the chain of a lane round. Where x is
- * not finite xs is a NaN, and so are results.
+ * The sum of a group is below 2^31, so it is exact in int32 in any order. Only its conversion to
+ * float32 (which is exact for codes of up to 6 bits, and for 8-bit integers of x) and the chain of
+ * a lane are rounded. If x is not finite, xs and the results are NaN.
  *
- * The layout, with zeros up to whole K blocks of 16 groups:
+ * The layout, padded with zeros to whole K blocks of 16 groups:
  *
  *   numbers  [pairs of groups][tokens][64]  int16 q
  *   scales   [tokens][groups]               float32 xs
  *   sums     [tokens][2][groups]            float32 sums of q: of the first half of each group, and
  *                                           of the second half
  *
- * The 64 numbers of a token for groups g and g + 1, g even, where q2 is that of element 2:
+ * The 64 numbers of a token for groups g and g + 1, g even, where q2 is the number of element 2:
  *
  *   0         16            32        48            63
  *   | q0 q2 .. q30 of g | q0 q2 .. q30 of g + 1 | q1 q3 .. q31 of g | q1 q3 .. q31 of g + 1 |
  *
- * For example, x = 1.5, -0.25, 0, 0, ... in a group: the largest magnitude is 1.5 = 1.5 * 2^0, so
- * xs = 2^-14, and q = 24576, -4096, 0, ...: number 0 is 24576, number 32 is -4096, and the sum of
- * the first half is 20480. With 8 bits, xs = 1.5 / 127 and q = 127, -21, 0, ...
+ * For example, if the elements of a group are x = 1.5, -0.25, 0, 0, ..., the largest magnitude is
+ * 1.5 = 1.5 * 2^0, so xs = 2^-14 and q = 24576, -4096, 0, .... Number 0 is 24576, number 32 is
+ * -4096, and the sum of the first half is 20480. With 8 bits, xs = 1.5 / 127 and q = 127, -21, 0,
+ * ....
  *
- * Integers of 8 bits that are multiplied as bytes take half the room of the numbers:
+ * 8-bit integers that are multiplied as bytes take half the space:
  *
  *   bytes    [pairs of groups][tokens][64]  int8 q, in the order of the elements
- *   starts   [tokens][2][groups]            int32: what the sums of unsigned codes begin with
- *                                           (many_tokens.h), of groups or of their halves
+ *   starts   [tokens][2][groups]            int32: the initial values of the sums of unsigned codes
+ *                                           (many_tokens.h), for groups or for their halves
  *
- * In a panel of few tokens, for a format whose codes are transposed as bytes (q4_k, for example),
- * the whole units of 16 groups are other bytes in place of these numbers: transposed_bytes.h.
+ * In a panel of few tokens for a format whose codes are transposed as bytes (for example q4_k),
+ * whole units have another layout (transposed_bytes.h).
  */
 #pragma once
 #include "formats/format.h"
 #include "products/product.h"
 
-/* What a panel holds. A kernel of words of 16 bits multiplies integers of 8 bits just as well. */
+/* The kind of integers in a panel. Kernels for 16-bit words can also multiply 8-bit integers. */
 typedef enum PanelKind {
-    PANEL_INT16,         /* 16 bits */
-    PANEL_INT8_AS_INT16, /* 8 bits, each in a word of 16 */
-    PANEL_INT8           /* 8 bits, as bytes */
+    PANEL_INT16,         /* 16-bit integers */
+    PANEL_INT8_AS_INT16, /* 8-bit integers, each in a 16-bit word */
+    PANEL_INT8           /* 8-bit integers as bytes */
 } PanelKind;
 
-/* Bytes of an integer. */
+/* Bytes per integer. */
 INLINE ptrdiff_t integer_bytes(const PanelKind kind) { return kind == PANEL_INT8 ? 1 : 2; }
 
-/* The integers of group `index` of token 0: bytes in order; or even numbers, and odd ones 32 places
- * further. Those of the next token are 64 places further. */
+/* The integers of group `index` of token 0. Bytes are in order. Odd 16-bit numbers are 32 places
+ * after even numbers. The integers of the next token are 64 places after these. */
 INLINE void *integers_at(const float *panel, const PanelKind kind, int tokens, ptrdiff_t index)
 {
     return (char *)panel + index / 2 * 64 * tokens * integer_bytes(kind) + index % 2 * 32;
 }
 
-/* The same of numbers of 16 bits. */
+/* The 16-bit numbers of group `index` of token 0. */
 INLINE int16_t *integer_numbers(const float *panel, int tokens, ptrdiff_t index)
 {
     return integers_at(panel, PANEL_INT16, tokens, index);
@@ -79,7 +82,7 @@ INLINE float *integer_scales(const float *panel, ptrdiff_t in, int tokens, int t
 
 INLINE float *integer_sums(const float *panel, ptrdiff_t in, int tokens, int token)
 {
-    /* They begin where the scales of one more token would. */
+    /* The sums begin after the scales of the last token. */
     return integer_scales(panel, in, tokens, tokens + 2 * token);
 }
 
@@ -89,19 +92,20 @@ INLINE int32_t *integer_starts(const float *panel, ptrdiff_t in, int tokens, int
     return starts + 2 * token * (integer_padded(in) / X_GROUP);
 }
 
-/* By what the elements of a group are multiplied to become integers; and xs. */
+/* The factor that converts the elements of a group to integers, and xs. */
 typedef struct GroupScale {
     float factor, scale;
 } GroupScale;
 
-/* Of a group whose largest magnitude is a bfloat16. */
+/* Computes the scale of a group whose largest magnitude is a bfloat16. */
 INLINE GroupScale scale_group(uint16_t largest, const PanelKind kind)
 {
     const uint16_t infinity = 255 << 7, least_of_8_bits = 0x03FE; /* 127 * 2^-126 */
     if (largest >= infinity)
         return (GroupScale){0.0f, float_of(0x7FC00000u)};
     if (kind == PANEL_INT16) {
-        /* The largest is m * 2^(exponent - 127), m < 2, and 8 bits long: m * 2^14 <= 32640. */
+        /* The largest magnitude is m * 2^(exponent - 127) with m < 2, and m has 8 bits, so
+         * m * 2^14 <= 32640. */
         const uint32_t exponent = largest < 15u << 7 ? 15u : largest >> 7;
         return (GroupScale){float_of((268 - exponent) << 23), float_of((exponent - 14) << 23)};
     }
@@ -111,7 +115,7 @@ INLINE GroupScale scale_group(uint16_t largest, const PanelKind kind)
     return (GroupScale){127.0f / absmax, absmax / 127.0f};
 }
 
-/* One group of one token: its integers, its scale, and the sums of its halves. */
+/* Computes the integers, the scale and the sums of the halves of one group of one token. */
 INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float *scale, float *sums,
                            ptrdiff_t sums_apart, const char *x, const PanelKind kind)
 {
@@ -140,18 +144,19 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
     }
 }
 
-/* Puts the integers of group `index` of a token into a panel, as a format wants them. */
+/* A function that writes the integers of group `index` of a token to a panel in
+ * the layout of a format. */
 typedef void (*put_function)(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
                              int tokens, int token, const ExpandedFormat f);
 
-/* Even and odd integers of 8 bits as bytes, in order. */
+/* Joins even and odd 8-bit integers to bytes in order. */
 INLINE void join_bytes(uint16_t bytes[X_GROUP / 2], const int16_t *even, const int16_t *odd)
 {
     for (int i = 0; i < X_GROUP / 2; i++)
         bytes[i] = (uint16_t)((even[i] & 0xFF) | (uint16_t)odd[i] << 8);
 }
 
-/* Lays one panel out; x is bfloat16. The first `put_groups` groups go through put_integers. */
+/* Packs one panel from bfloat16 x. put_integers writes the first `put_groups` groups. */
 INLINE void pack_groups(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
                         ptrdiff_t put_groups, const put_function put_integers,
                         const ExpandedFormat f, const PanelKind kind)
@@ -168,7 +173,8 @@ INLINE void pack_groups(float *panel, const char *x, ptrdiff_t x_stride, int tok
         for (ptrdiff_t g = 0; g < groups; g++) {
             char *place =
                 (char *)integers_at(panel, kind, tokens, g) + t * 64 * integer_bytes(kind);
-            /* The odd ones follow 32 places further; of 48 numbers, 16 to 31 are not used. */
+            /* Odd numbers are 32 places after even numbers. Numbers 16 to 31 of
+             * these 48 are not used. */
             int16_t numbers[48];
             int16_t *even = g < put_groups || kind == PANEL_INT8 ? numbers : (int16_t *)place;
             quantize_group(even, even + 32, scales + g, sums + g, padded,
@@ -183,7 +189,7 @@ INLINE void pack_groups(float *panel, const char *x, ptrdiff_t x_stride, int tok
     }
 }
 
-/* The same with all integers where the layout has them. */
+/* Packs one panel whose groups all have the ordinary layout. */
 INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
                          const PanelKind kind)
 {

@@ -1,59 +1,66 @@
 /*
- * The driver of products with weights: out = x . weight, with `in` elements of each row summed.
+ * The driver of products with weights: out = x . weight, summed over the `in` elements of each row.
  *
- * From the outside to the inside, the work is cut into
- *   - passes: as many tokens as the scratch has room for, packed into panels of six tokens;
- *   - chunks, which threads take: up to 128 weight rows times a group of tokens. For threads.c,
- *     one unit is one weight row of one group;
- *   - K blocks: parts of `in` that all rows of the chunk and all panels of the group pass over
- *     before the next one begins, so that all that is read again and again is in a cache;
+ * The work is divided, from the outside to the inside, into
+ *   - passes: as many tokens as fit into the scratch, packed into panels of six tokens;
+ *   - chunks, which threads take: up to 128 weight rows times a group of tokens. In threads.c, a
+ *     unit is one weight row times one group;
+ *   - K blocks: parts of `in`. All rows of the chunk and all panels of the group are multiplied in
+ *     one K block before the next one begins, so that data that is used again stays in a cache;
  *   - tiles: 4 weight rows x 6 tokens (2 x 6 with AVX2) in registers (tile.h).
  *
- * There are four ways through a chunk (multiply, multiply_plain):
- *   - one token of a plain product is not packed: weights stream from memory, a few rows at a time;
- *   - few tokens of a plain product: their panels stay in the L2 cache, and the weights stream from
- *     memory past them, four whole rows at a time: rows of four distant places, so that a thread
- *     reads four long streams;
- *   - many tokens of a plain product, or of float32 x with blocks: a panel's K block is in the L1
- *     cache while all weight rows of the chunk pass over it. Where an instruction set has to widen
- *     the weights, the first panel leaves them widened in the L2 cache for the other panels of the
- *     group; avx512bf16 multiplies bfloat16 weights as they are;
- *   - bfloat16 x with blocks: integers. Few tokens pass by each row once (few_tokens.h); of more
- *     tokens, a K block of the rows is laid out for all panels (many_tokens.h).
+ * A chunk is computed in one of four ways (multiply, multiply_plain):
+ *   - one token with a plain weight is not packed: weights are streamed from memory, a few rows at
+ *     a time;
+ *   - few tokens with a plain weight: their panels stay in the L2 cache, and weights are streamed
+ *     from memory, four whole rows at a time. These rows are far apart, so that a thread reads four
+ *     long streams;
+ *   - many tokens with a plain weight, or float32 x with a block format: the K block of a panel is
+ *     in the L1 cache while it is multiplied by all weight rows of the chunk. If the instruction
+ *     set has to widen the weights, the first panel stores the widened weights in the L2 cache for
+ *     the other panels of the group. avx512bf16 does not widen bfloat16 weights;
+ *   - bfloat16 x with a block format uses integers. For few tokens, each row is read once
+ *     (few_tokens.h). For more tokens, a K block of the rows is rearranged for all panels
+ *     (many_tokens.h).
  *
- * A set may leave products of more than one panel to another set whose bits are the same
- * (kernel_set_of_many in dispatch.c): avx512bf16 to avx512, on Intel.
+ * Products of more than one panel may be computed by another instruction set with the same bits
+ * (kernel_set_of_many in dispatch.c): on Intel, avx512 replaces avx512bf16.
  *
- * Between two K blocks the 16 lanes of each sum rest in scratch, as they are: where a row is cut
- * changes no bit.
+ * Between two K blocks, the 16 lanes of each sum are stored in scratch and not reduced, so the
+ * division into K blocks does not change any bit.
  */
 #include "products/product.h"
 
 enum {
-    /* Tokens of a unit, at most. */
+    /* Maximum number of tokens in a group. */
     GROUP_TOKENS = 43 * PANEL_TOKENS,
-    /* No fewer rows are worth the way to a thread. */
+    /* Minimum number of rows that a thread takes. */
     FEWEST_ROWS = 8,
-    /* Multiply-adds that are worth one more thread. */
+    /* Number of multiply-adds for which another thread pays off. */
     PRODUCTS_PER_THREAD = 128 * 1024,
-    /* Of a K block of one weight row, at most: a panel's fits the L1, a chunk's the L2 cache. */
+    /* Maximum size of a K block of one weight row. The K block of a panel then fits into the L1
+     * cache, and the K block of a chunk into the L2 cache. */
     K_BLOCK_BYTES = 4 * 1024,
-    /* From here on a group has the panels to gain from weights that are kept widened. */
+    /* Number of tokens from which on a group has enough panels to benefit from
+     * storing widened weights. */
     KEPT_TOKENS = 8 * PANEL_TOKENS,
-    /* Tokens that are few: where each panel widens the weights anew, and where none does; and the
-     * bytes of room that their panels may take. */
+    /* Maximum number of tokens that count as few, if each panel widens the weights again and if no
+     * panel widens them, and the maximum size of their panels. */
     FEW_WIDENING = 4 * PANEL_TOKENS,
     FEW_TOKENS = 8 * PANEL_TOKENS,
     FEW_BYTES = 2 * 1024 * 1024,
-    /* Places in memory that a thread then reads weights from in turn, and bytes that one panel
-     * prefetches of each. Of several panels each prefetches a part of the next rows there. */
+    /* Number of streams from which a thread then reads weights, and the prefetch distance of a
+     * single panel in each stream, in bytes. With several panels, each panel prefetches a part of
+     * the next rows. */
     FEW_STREAMS = 4,
     FEW_PREFETCH = 2048,
-    /* A group's tokens where K blocks are short: sums that rest between them fit the L2 cache. */
+    /* Number of tokens in a group if K blocks are short, so that the sums between two K blocks fit
+     * into the L2 cache. */
     RESTING_TOKENS = 22 * PANEL_TOKENS,
-    /* Room for the panels of an op: as many tokens as fit, but at least one panel per thread. */
+    /* Space for the panels of an op: as many tokens as fit, but at least one panel per thread. */
     PANELS_BYTES = 8 * 1024 * 1024,
-    /* Room of a thread: a K block of a chunk, widened; and the resting lanes of its sums. */
+    /* Space for one thread: a widened K block of a chunk, and the lanes of its
+     * sums between K blocks. */
     WIDENED_BYTES = CHUNK_ROWS * K_BLOCK * (int)sizeof(float),
     PANEL_LANES = CHUNK_ROWS * PANEL_TOKENS * LANES,
     LANES_BYTES = GROUP_TOKENS / PANEL_TOKENS * PANEL_LANES * (int)sizeof(float),
@@ -62,10 +69,10 @@ enum {
 
 /* ---- scratch ---- */
 
-/* Floats between two panels. */
+/* Distance between two panels, in floats. */
 static ptrdiff_t panel_room(ptrdiff_t in)
 {
-    /* Integers (integer_panel.h) take 19 / 8 bytes for each element of whole K blocks. */
+    /* Integers (integer_panel.h) take 19 / 8 bytes per element of whole K blocks. */
     const ptrdiff_t floats = ceil_div(in, 32) * 32, integers = integer_padded(in) * 19 / 8 / 4;
     return (floats < integers ? integers : floats) * PANEL_TOKENS;
 }
@@ -83,28 +90,29 @@ ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads)
 
 /* ---- one unit, on one thread ---- */
 
-/* A unit: some rows of one weight times a group of tokens. */
+/* A unit: some rows of one weight times one group of tokens. */
 typedef struct Operands {
-    const KernelSet *set;    /* whose kernels run */
-    char *out;               /* [tokens, rows] of out_type, rows side by side */
-    ptrdiff_t out_stride;    /* bytes from token to token */
+    const KernelSet *set;    /* whose kernels are used */
+    char *out;               /* [tokens, rows] of out_type; the rows of a token are contiguous */
+    ptrdiff_t out_stride;    /* bytes between two tokens */
     const char *x;           /* [tokens, in] */
-    float *panels;           /* the same tokens, packed; not read where reads_rows */
+    float *panels;           /* the same tokens, packed; not used if reads_rows */
     const Weight *weight;    /* [.., in] */
-    ptrdiff_t weight_stride; /* bytes from row to row of a plain weight */
-    ptrdiff_t row;           /* the first of the weight's rows */
+    ptrdiff_t weight_stride; /* bytes between two rows of a plain weight */
+    ptrdiff_t row;           /* the first row of the weight */
     ptrdiff_t rows;          /* at most CHUNK_ROWS */
-    const void *bias;        /* [.., of the weight's rows], or NULL */
+    const void *bias;        /* [rows of the weight], or NULL */
     ptrdiff_t tokens;        /* at most GROUP_TOKENS */
     ptrdiff_t in;            /* elements of a row */
     Form form;
     ElementType x_type, out_type, bias_type;
     int flushes;    /* KBlock.flushes */
     float *widened; /* scratch of the thread: a widened K block */
-    float *lanes;   /* scratch of the thread: lanes between two K blocks */
+    float *lanes;   /* scratch of the thread: the lanes of sums between two K blocks */
 } Operands;
 
-/* How some tokens of x are multiplied by rows of `in` elements of a weight type. */
+/* The form of a product, given the number of tokens, the types of x and the weight, and
+ * the length of a row. */
 static Form product_form(ptrdiff_t tokens, ElementType x_type, ElementType weight_type,
                          ptrdiff_t in)
 {
@@ -119,7 +127,8 @@ static Form product_form(ptrdiff_t tokens, ElementType x_type, ElementType weigh
     return bfloat16 && in % elements == 0 ? integers : plain;
 }
 
-/* Whether a product reads one token as it is: from plain weights, in the type of x. */
+/* Whether a product reads its only token directly, which requires a plain
+ * weight and the type of x. */
 static int reads_rows(ptrdiff_t tokens, ElementType x_type, ElementType weight_type, Form form)
 {
     const ElementType type = form == FORM_BFLOAT16 ? TYPE_BFLOAT16 : TYPE_FLOAT32;
@@ -127,13 +136,13 @@ static int reads_rows(ptrdiff_t tokens, ElementType x_type, ElementType weight_t
     return tokens == 1 && is_plain && block_elements(weight_type) == 0 && x_type == type;
 }
 
-/* Whether weights are widened, by the first panel or before, K block by short K block. */
+/* Whether weights are widened, by the first panel or before it, in short K blocks. */
 static int widens(const KernelSet *set, ElementType weight_type, Form form)
 {
     return block_elements(weight_type) || set->products->plain[form][weight_type].keeps_widened;
 }
 
-/* Adds the bias to sums [tokens][CHUNK_ROWS], and rounds them into some of o's tokens. */
+/* Adds the bias to sums [tokens][CHUNK_ROWS], and rounds them to the results of some tokens. */
 static void store_rows(const Operands *o, ptrdiff_t first_token, ptrdiff_t tokens, float *sums)
 {
     const RowKernels *kernels = o->set->rows;
@@ -149,13 +158,14 @@ static void store_rows(const Operands *o, ptrdiff_t first_token, ptrdiff_t token
     }
 }
 
-/* Where the chunk's rows of a plain weight begin. */
+/* The first row of the chunk in a plain weight. */
 static const char *plain_rows(const Operands *o)
 {
     return (const char *)o->weight->data + o->row * o->weight_stride;
 }
 
-/* A K block of all of `in`, for some rows of the chunk and the panel that begins at a token. */
+/* A K block that covers all of `in`, for some rows of the chunk and the panel
+ * that begins at a token. */
 static KBlock whole_k_block(const Operands *o, ptrdiff_t token, ptrdiff_t row, ptrdiff_t rows)
 {
     return (KBlock){.panel = o->panels + token / PANEL_TOKENS * panel_room(o->in),
@@ -192,7 +202,7 @@ static void multiply_few(const Operands *o, const PlainProduct *product)
                 k.prefetch = o->weight_stride + o->weight_stride * token / o->tokens;
                 k.prefetch_tokens = (int)o->tokens;
             }
-            k.lanes = o->lanes; /* not used: the block is the first and the last one */
+            k.lanes = o->lanes; /* not used, because this is the only K block */
             k.out = of_tile;
             product->multiply_k_block(&k);
             for (ptrdiff_t t = 0; t < k.tokens; t++)
@@ -202,14 +212,14 @@ static void multiply_few(const Operands *o, const PlainProduct *product)
     store_rows(o, 0, o->tokens, sums);
 }
 
-/* How K blocks are cut, and where their weights are. */
+/* The size of K blocks, and the location of their weights. */
 typedef struct KBlockPlan {
-    ptrdiff_t step; /* elements of a K block */
-    int block;      /* 1: weights are block-quantized, and widened before the first panel */
-    int keep;       /* 1: the first panel keeps plain weights widened */
+    ptrdiff_t step; /* elements per K block */
+    int block;      /* 1: weights are block-quantized, and are widened before the first panel */
+    int keep;       /* 1: the first panel stores widened plain weights */
 } KBlockPlan;
 
-/* Elements [start, start + step) along `in`, for the panel that begins at a token. */
+/* Multiplies elements [start, start + step) along `in` for the panel that begins at a token. */
 static void multiply_panel(const Operands *o, const KBlockPlan *plan, ptrdiff_t token,
                            ptrdiff_t start)
 {
@@ -242,7 +252,7 @@ static void multiply_many(const Operands *o)
 {
     const ProductKernels *kernels = o->set->products;
     const ElementType type = o->weight->type;
-    /* An element of 8 bits is at least 2 bytes long in a panel. */
+    /* An 8-bit element takes at least 2 bytes in a panel. */
     const ptrdiff_t bytes = type_bytes(type) == 1 ? 2 : type_bytes(type);
     const int block = block_elements(type) != 0;
     const int keep =
@@ -264,7 +274,7 @@ static void multiply_plain(const Operands *o)
     const ElementType type = o->weight->type;
     const PlainProduct *product = &o->set->products->plain[o->form][type];
     const ptrdiff_t most = widens(o->set, type, o->form) ? FEW_WIDENING : FEW_TOKENS;
-    /* 4 bytes for each element: panels of pairs of bfloat16 take half of them. */
+    /* 4 bytes per element; panels of bfloat16 pairs take half of that. */
     const int few = o->tokens <= most && o->tokens * o->in * 4 <= FEW_BYTES;
     if (reads_rows(o->tokens, o->x_type, type, o->form))
         multiply_one(o, product);
@@ -306,7 +316,7 @@ static void multiply_many_integers(const Operands *o)
     }
 }
 
-/* A sum over nothing is 0. */
+/* Stores zeros, which are the sums over zero elements. */
 static void store_zeros(const Operands *o)
 {
     for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS) {
@@ -331,23 +341,24 @@ static void multiply(const Operands *o)
 
 /* ---- all units, on all threads ---- */
 
-/* One pass over all weights: as many tokens as the scratch has room for, and how they are cut. */
+/* One pass over all weights for as many tokens as fit into the scratch, and the
+ * division of its work. */
 typedef struct LinearPass {
     const KernelSet *set;
-    const LinearPart *parts; /* the weights of the op, and their results */
-    ptrdiff_t rows;          /* of all weights */
+    const LinearPart *parts; /* the weights of the op and their results */
+    ptrdiff_t rows;          /* rows of all weights */
     const char *x;           /* [tokens, in] */
-    ptrdiff_t first;         /* the first of the pass's tokens among those of the op */
-    ptrdiff_t tokens;        /* of the pass */
+    ptrdiff_t first;         /* the first token of the pass */
+    ptrdiff_t tokens;        /* tokens in the pass */
     ptrdiff_t in;            /* elements of a row */
-    ptrdiff_t groups;        /* of tokens */
-    ptrdiff_t group_tokens;  /* in a group; the last one may have fewer */
-    ptrdiff_t most_rows;     /* that are best multiplied at a time */
-    float *panels;           /* scratch: the tokens, packed */
-    char *threads;           /* scratch, not a number: THREAD_BYTES for each thread */
+    ptrdiff_t groups;        /* groups of tokens */
+    ptrdiff_t group_tokens;  /* tokens per group; the last group may have fewer */
+    ptrdiff_t most_rows;     /* maximum number of rows that a unit should have */
+    float *panels;           /* scratch: the packed tokens */
+    char *threads;           /* scratch: THREAD_BYTES for each thread */
     Form form;
     ElementType x_type, out_type;
-    int flushes; /* 1: `set` stands in for avx512bf16 and imitates it (KBlock.flushes) */
+    int flushes; /* 1: `set` replaces avx512bf16 and imitates it (KBlock.flushes) */
 } LinearPass;
 
 /* Some rows of one weight, for one group of tokens. */
@@ -356,13 +367,13 @@ typedef struct RowRange {
     const LinearPart *part;
 } RowRange;
 
-/* The size of nearly equal parts of some tokens, each of whole panels. */
+/* The number of tokens per part if tokens are divided almost equally into parts of whole panels. */
 static ptrdiff_t even_part(ptrdiff_t tokens, ptrdiff_t most)
 {
     return ceil_div(ceil_div(tokens, ceil_div(tokens, most)), PANEL_TOKENS) * PANEL_TOKENS;
 }
 
-/* Cuts the pass's tokens into groups, and chooses how many rows a unit has at best. */
+/* Divides the tokens of the pass into groups, and chooses the best number of rows per unit. */
 static void cut_units(LinearPass *pass)
 {
     const ElementType type = pass->parts->weight.type;
@@ -400,7 +411,7 @@ static void pack_panel(void *work, ptrdiff_t panel, int thread)
          (int)min_size(PANEL_TOKENS, pass->tokens - t), pass->in, pass->x_type);
 }
 
-/* The unit that begins at a row, of at most some rows; rows are counted over all groups. */
+/* The unit of at most `most` rows that begins at row `at`. Rows are numbered across all groups. */
 static RowRange range_at(const LinearPass *pass, ptrdiff_t at, ptrdiff_t most)
 {
     RowRange range = {.group = at / pass->rows, .row = at % pass->rows, .part = pass->parts};
@@ -455,20 +466,20 @@ static void multiply_taken_rows(void *work, ptrdiff_t first, ptrdiff_t count, in
  * linear: out_p[t, o] = sum over i of x[t, i] * weight_p[o, i], + bias_p[o], for each part p
  *
  *   x         [T, in]      bfloat16 or float32
- *   weight_p  [out_p, in]  the type of x, or one that it holds exactly (PAIR_TYPES with bfloat16;
- *                          float16 and 8-bit floats with float32), or block-quantized; one type
- *                          and the same activations
- *   bias_p    [out_p]      any plain type, or NULL: nothing is added
+ *   weight_p  [out_p, in]  all of one type and with the same activations: the type of x, a type
+ *                          whose values the type of x represents exactly (PAIR_TYPES with
+ *                          bfloat16; float16 and 8-bit floats with float32), or a block format
+ *   bias_p    [out_p]      any plain type, or NULL for no bias
  *   out_p     [T, out_p]   bfloat16 or float32
  *   scratch   product_scratch_bytes(in, threads)
  *
- * All threads pack the tokens into panels, and then take some rows of a weight for a group of
- * tokens: each weight is read from memory by one thread once per group, and no two threads write
- * the same output. The caller waits twice in a pass: when the panels are packed, and when the rows
- * are multiplied; each time only for units that a worker has taken (threads.c). Where there is one
- * group, each thread has a span of the rows, so that it reads on where it has prefetched, and then
- * helps with the others. Checked by the caller: contiguity, sizes, and that outs and scratch
- * overlap nothing.
+ * All threads pack tokens into panels, and then take some rows of a weight for a group of tokens.
+ * So each weight row is read from memory by one thread once per group, and no two threads write the
+ * same output. In each pass the caller waits twice, for the panels and for the products, and only
+ * for units that a worker has taken (threads.c). If there is one group, each thread has its own
+ * span of rows, so that it continues where it has prefetched, and helps with the other spans
+ * afterwards. The caller checks contiguity and sizes, and that outs and scratch do not overlap any
+ * other argument.
  */
 void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t count, ptrdiff_t T,
             ptrdiff_t in, ElementType x_type, ElementType out_type, int threads)
@@ -477,7 +488,7 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
     char *const panels = align_to_line(scratch);
     const ptrdiff_t room = panels_bytes(in, threads);
     const ptrdiff_t fitting = in ? room / (panel_room(in) * (ptrdiff_t)sizeof(float)) : 1024;
-    /* 1024: without elements any number of panels fits. */
+    /* 1024 if there are no elements, because any number of panels fits. */
     LinearPass pass = {.parts = parts,
                        .in = in,
                        .panels = (float *)panels,

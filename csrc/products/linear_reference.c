@@ -8,8 +8,9 @@
  *   weight  [rows, in]  float32
  *   bias    [rows]      float32, or NULL
  *
- * What a product is, with nothing done for speed; linear.c has the same result up to rounding.
- * Checked by the caller: contiguity, sizes, and that out overlaps nothing.
+ * This code defines the product and is not optimized. linear.c has the same result except for
+ * rounding. The caller checks contiguity and sizes, and that out does not overlap any other
+ * argument.
  */
 void linear_reference(float *out, const float *x, const float *weight, const float *bias,
                       ptrdiff_t T, ptrdiff_t in, ptrdiff_t rows)

@@ -1,11 +1,11 @@
 /*
- * Codes of block-quantized weights times more than INTEGER_FEW tokens of bfloat16: with AVX2 and
- * AVX-512.
+ * Products of codes of block-quantized weights and more than INTEGER_FEW bfloat16 tokens, with AVX2
+ * and AVX-512.
  *
- * A K block of the chunk's rows is widened once (widen_rows_of_codes), and all panels of the group
- * pass over it. A weight row has a lane: nothing is ever added across lanes. The group g of
- * VEC_LANES rows becomes 16 vectors of pairs of codes of 16 bits, and their scales. Here with AVX2,
- * rows 0 to 7; a2 is code 2 of row 0, b2 of row 1, h2 of row 7:
+ * A K block of the chunk's rows is widened once (widen_rows_of_codes) and multiplied by all panels
+ * of the group. Each weight row has its own lane, so lanes are never added to each other. Group g
+ * of VEC_LANES rows becomes 16 vectors of pairs of 16-bit codes, followed by the scales. This is
+ * the layout for rows 0 to 7 with AVX2, where a2 is code 2 of row 0, b2 of row 1, and h2 of row 7:
  *
  *   as loaded           v[0] = a0 a1 a2 a3 | a4 a5 a6 a7 | ... | a28 .. a31    bytes of row 0
  *                       v[1] = b0 b1 b2 b3 | b4 b5 b6 b7 | ...                 .. v[7] of row 7
@@ -15,28 +15,28 @@
  *                       out[1] = a4 a6 | b4 b6 | ...                           .. out[7]
  *   odd codes           out[8] = a1 a3 | b1 b3 | ... | h1 h3                   .. out[15]
  *   factors             out[16] = scale of a | of b | ... | of h               float32
- *                       out[17] = minimum of a | ...                           if the format has
- * any
+ *                       out[17] = minimum of a | ...                           if there are minima
  *
- * (With two parts, 16 and 17 are the scales of the first and of the second halves, and minima
- * follow them. With AVX-512 v[i] begins as rows i and i + 8.)
+ * (With two parts, out[16] and out[17] are the scales of the first and the second halves, and the
+ * minima follow them. With AVX-512, v[i] initially contains rows i and i + 8.)
  *
  * A step of a tile multiplies a vector of pairs by one pair of x, which is the same in all lanes.
- * The panel of a token (integer_panel.h) has them in the same order, x0 x2, x4 x6, ..., and 32
- * places further x1 x3, x5 x7, ... So sum += multiply_pairs(out[0], x0 x2) adds a0 x0 + a2 x2 in
- * lane 0, b0 x0 + b2 x2 in lane 1. For example with a = 1, 2, -3, 4, 0, ... and x = 10, 20, 30, 40,
- * ...: out[0] adds 10 - 90, out[8] adds 40 + 160, and lane 0 of the sum of the group is 120.
+ * The panel of a token (integer_panel.h) contains the pairs of x in the same order: x0 x2, x4 x6,
+ * ..., and 32 places later x1 x3, x5 x7, .... So sum += multiply_pairs(out[0], x0 x2) adds a0 x0 +
+ * a2 x2 to lane 0, and b0 x0 + b2 x2 to lane 1. For example, with a = 1, 2, -3, 4, 0, ... and x =
+ * 10, 20, 30, 40, ..., out[0] adds 10 - 90, out[8] adds 40 + 160, and lane 0 of the group's sum is
+ * 120.
  *
- * With integers of 8 bits the words that are transposed stay as they are, out[0] = a0 a1 a2 a3 | b0
- * b1 b2 b3 | ..., out[1] = a4 a5 a6 a7 | ... A step multiplies a word of codes by a word of x, x0
- * x1 x2 x3, so that 8 steps are a group. Codes have to be unsigned bytes there, so those of q8_0,
- * for example, are 128 larger. The sum of a group begins with -128 times the sum of its q (starts),
- * and ends with the products of the signed codes.
+ * With 8-bit integers, the transposed words are not widened: out[0] = a0 a1 a2 a3 | b0 b1 b2 b3 |
+ * ..., out[1] = a4 a5 a6 a7 | .... A step multiplies a word of codes by a word of x, x0 x1 x2 x3,
+ * so a group takes 8 steps. The codes must be unsigned bytes, so for example 128 is added to the
+ * codes of q8_0. To compensate, the sum of a group starts with -128 times the sum of its q
+ * (starts).
  *
- * 16 or 8 steps give the exact sums of a group for VEC_LANES rows. Then each lane of these is
- * scaled, onto the chain of that row: lane[g mod 16] = fma(float(sum), scale * xs, lane[g mod 16]).
- * The 16 lanes of the sums of a tile rest in memory, each a vector of rows, so that reducing them
- * adds vectors.
+ * 16 or 8 steps compute the exact sums of a group for VEC_LANES rows. Then each sum is scaled and
+ * added to the chain of its row: lane[g mod 16] = fma(float(sum), scale * xs, lane[g mod 16]). The
+ * 16 lanes of a tile's sums are stored in memory. Each of them is a vector of rows, so reducing the
+ * lanes means adding vectors.
  */
 #pragma once
 
@@ -46,24 +46,26 @@
 #include "products/integer_panel.h"
 
 enum {
-    /* Vectors of rows side by side in a tile: 12 sums, two weights, x and a product. */
+    /* Vectors of rows that a tile processes at the same time. The registers contain 12 sums, two
+     * weights, x and a product. */
     ROW_VECTORS = 2,
-    /* Floats in which the sums of a vector of rows rest between two K blocks. */
+    /* Floats for the sums of one vector of rows between two K blocks. */
     GROUP_LANES = LANES * PANEL_TOKENS * VEC_LANES
 };
 
-/* Bits of the longest code, as an unsigned byte, of which 4 with one part, or 2 with two, can be
- * multiplied by |q| <= 127 and added as 16 bits: 4 * 2 * 31 * 127, or 2 * 2 * 63 * 127. */
+/* Maximum number of bits of a code, as an unsigned byte, for which products with |q| <= 127 can be
+ * added in 16 bits: 4 steps with one part (4 * 2 * 31 * 127), or 2 steps with two parts (2 * 2 * 63
+ * * 127). */
 INLINE int bits_in_16(const ExpandedFormat f) { return f.parts == 1 ? 5 : 6; }
 
-/* What is added to integers of a format so that they are unsigned bytes. */
+/* The number that is added to the integers of a format to make them unsigned bytes. */
 INLINE int added_to_codes(const ExpandedFormat f)
 {
     return f.table || f.fields[0].bits == 8 ? 128 : f.less;
 }
 
-/* What a panel of many tokens holds for a format. Codes of 8 bits are multiplied as bytes where one
- * instruction adds the products as 32 bits, since 16 bits do not hold them. */
+/* The kind of panel for many tokens of a format. 8-bit codes are multiplied as bytes only if one
+ * instruction adds the products in 32 bits, because they do not fit into 16 bits. */
 INLINE PanelKind panel_of_many(const ExpandedFormat f, const Activations activations)
 {
     if (activations == ACTIVATIONS_INT16)
@@ -73,8 +75,8 @@ INLINE PanelKind panel_of_many(const ExpandedFormat f, const Activations activat
     return f.levels || !fits ? PANEL_INT8_AS_INT16 : PANEL_INT8;
 }
 
-/* A panel for the format; with bytes, the sums begin with what `added_to_codes` adds to them, taken
- * off. */
+/* Packs a panel for the format. With bytes, the sums start with values that compensate for
+ * `added_to_codes`. */
 INLINE void pack_many(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
                       const ExpandedFormat f, const Activations activations)
 {
@@ -97,7 +99,8 @@ INLINE void pack_many(float *panel, const char *x, ptrdiff_t x_stride, int token
     }
 }
 
-/* Of eight vectors, word i of all in the i-th: rows that began as vectors become lanes. */
+/* Transposes words: word i of all eight vectors is moved to vector i. So the rows, which were
+ * vectors, become lanes. */
 INLINE void transpose_words(ivec v[8])
 {
     transpose_in_lanes(v);
@@ -110,7 +113,7 @@ INLINE void transpose_words(ivec v[8])
     }
 }
 
-/* A block of two groups, whose codes have 16 bits: as widen_group does each of them. */
+/* Widens a block of two groups whose codes have 16 bits, in the same layout as widen_group. */
 INLINE void widen_block_of_two(float *out, const uint8_t *const *rows, ptrdiff_t block,
                                ptrdiff_t floats, const ExpandedFormat f)
 {
@@ -131,7 +134,7 @@ INLINE void widen_block_of_two(float *out, const uint8_t *const *rows, ptrdiff_t
     }
 }
 
-/* One group of VEC_LANES rows: words of four codes, a row to a lane. */
+/* Loads one group of VEC_LANES rows as words of four codes, with one lane per row. */
 INLINE void transpose_group(ivec v[8], const uint8_t *const *rows, ptrdiff_t index,
                             const ExpandedFormat f)
 {
@@ -146,7 +149,8 @@ INLINE void transpose_group(ivec v[8], const uint8_t *const *rows, ptrdiff_t ind
     transpose_words(v);
 }
 
-/* The same as pairs of even and of odd codes. */
+/* Widens one group of VEC_LANES rows to pairs of even codes and pairs of odd codes,
+ * with one lane per row. */
 INLINE void widen_group(float *out, const uint8_t *const *rows, ptrdiff_t index,
                         const ExpandedFormat f)
 {
@@ -160,11 +164,11 @@ INLINE void widen_group(float *out, const uint8_t *const *rows, ptrdiff_t index,
     }
 }
 
-/* The same as words of unsigned bytes. */
+/* Converts one group of VEC_LANES rows to words of unsigned bytes, with one lane per row. */
 INLINE void widen_group_to_bytes(float *out, const uint8_t *const *rows, ptrdiff_t index,
                                  const ExpandedFormat f)
 {
-    ExpandedFormat as_stored = f; /* codes of which nothing is taken off */
+    ExpandedFormat as_stored = f; /* codes from which `less` is not subtracted */
     as_stored.less = 0;
     ivec v[8];
     transpose_group(v, rows, index, as_stored);
@@ -176,17 +180,18 @@ INLINE void widen_group_to_bytes(float *out, const uint8_t *const *rows, ptrdiff
     }
 }
 
-/* Vectors of codes of a group of VEC_LANES widened rows: 8 of words of bytes; or 8 of pairs of even
- * codes and 8 of odd ones. Those of the scales and minima of its parts follow. */
+/* Number of code vectors in a group of VEC_LANES widened rows: 8 of words of bytes, or 8 of pairs
+ * of even codes and 8 of pairs of odd codes. The vectors of the scales and minima of the group's
+ * parts follow them. */
 INLINE int code_vectors(const PanelKind kind) { return kind == PANEL_INT8 ? 8 : 16; }
 
-/* Floats of a group of VEC_LANES widened rows. */
+/* Floats per group of VEC_LANES widened rows. */
 INLINE ptrdiff_t wide_floats(int vectors, int parts, int has_mins)
 {
     return (vectors + parts * (has_mins ? 2 : 1)) * VEC_LANES;
 }
 
-/* The scales and minima of a block, in the places of its row, from the first group's on. */
+/* Writes the scales and minima of a block to the lane of its row, starting with the first group. */
 INLINE void widen_block_factors(float *out, ptrdiff_t floats, const uint8_t *codes,
                                 const char *scale, const ExpandedFormat f)
 {
@@ -201,8 +206,8 @@ INLINE void widen_block_factors(float *out, ptrdiff_t floats, const uint8_t *cod
 }
 
 /*
- * [rows / VEC_LANES][groups][wide_floats]: what a tile reads. Vectors that reach past the last row
- * repeat it; nobody reads those results.
+ * Widens a K block to [rows / VEC_LANES][groups][wide_floats], which a tile reads. Vectors beyond
+ * the last row repeat that row; those results are not used.
  */
 INLINE void widen_rows(const IntegerKBlock *k, const ExpandedFormat f, const PanelKind kind)
 {
@@ -213,7 +218,8 @@ INLINE void widen_rows(const IntegerKBlock *k, const ExpandedFormat f, const Pan
     const uint8_t *codes = (const uint8_t *)k->weight->data + k->row * row_bytes
                            + k->start / f.elements * f.code_bytes;
     float *out = k->widened;
-    /* The first K block of all rows is fetched at once; each later one during the one before. */
+    /* Prefetch the first K block of all rows at once, and each later one
+     * during the previous one. */
     for (ptrdiff_t r = 0; k->start == 0 && r < k->rows; r++) {
         prefetch_span(codes + r * row_bytes, bytes, INTO_L2);
         prefetch_span((const char *)k->weight->scales + (k->row + r) * row_scales, row_scales,
@@ -251,25 +257,25 @@ INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f,
         widen_rows(k, f, PANEL_INT16);
 }
 
-/* How a tile multiplies, and what it knows of the format. */
+/* The variant of a tile. */
 typedef struct TileKind {
     int one_step;    /* 1: one instruction multiplies and adds */
-    int parts;       /* of a group */
-    PanelKind panel; /* bytes, or numbers of 16 bits */
+    int parts;       /* parts of a group */
+    PanelKind panel; /* bytes, or 16-bit numbers */
 } TileKind;
 
-/* What a panel has for a group, from the first token on. */
+/* The part of a panel for one group, starting with the first token. */
 typedef struct GroupOfX {
     const char *integers;
-    const float *scales;   /* from token to token `apart` further */
-    const float *sums;     /* of halves: from one to the other `apart` further, or token to token
-                            * twice as far */
-    const int32_t *starts; /* of bytes, the same */
+    const float *scales;   /* at a distance of `apart` between tokens */
+    const float *sums;     /* sums of halves, at a distance of `apart` between halves, and of
+                            * twice that between tokens */
+    const int32_t *starts; /* like sums, for bytes */
     ptrdiff_t apart;
 } GroupOfX;
 
-/* Adds up the exact products of a part of one group of all rows and tokens. A step multiplies a
- * pair of codes of each row by one of each token. */
+/* Computes the exact sums of one part of a group for all rows and tokens. A step multiplies a pair
+ * of codes of each row by one pair of each token. */
 INLINE void add_up_part(const TileKind kind, const int groups, const int tokens, const int part,
                         const float *w, ptrdiff_t group_floats, const char *integers, ivec *sums)
 {
@@ -278,7 +284,8 @@ INLINE void add_up_part(const TileKind kind, const int groups, const int tokens,
 #pragma GCC unroll 12
     for (int i = 0; i < groups * tokens; i++)
         sums[i] = (ivec){0};
-    /* A loop of 8 rounds costs a fifth: its end is not foreseen. */
+    /* This loop is unrolled, because a loop of 8 iterations is 20 % slower: its end is
+     * mispredicted. */
     for (int half = 0; half < 2; half++)
 #pragma GCC unroll 8
         for (int step = part * steps; step < (part + 1) * steps; step++) {
@@ -299,8 +306,9 @@ INLINE void add_up_part(const TileKind kind, const int groups, const int tokens,
         }
 }
 
-/* The same of words of four bytes. Without an instruction that adds their products as 32 bits,
- * those of some steps are added as 16 bits first (bits_in_16). */
+/* Computes the exact sums of one part of a group with words of four bytes. Without an instruction
+ * that adds their products in 32 bits, the products of some steps are first added in 16 bits
+ * (bits_in_16). */
 INLINE void add_up_bytes(const TileKind kind, const int groups, const int tokens, const int part,
                          const float *w, ptrdiff_t group_floats, const GroupOfX *x, ivec *sums)
 {
@@ -341,7 +349,8 @@ INLINE void add_up_bytes(const TileKind kind, const int groups, const int tokens
     }
 }
 
-/* One group of all rows and tokens, onto its lane of the products' sums: its parts, then minima. */
+/* Adds one group of all rows and tokens to its lane of the sums: first the products of its parts,
+ * then the minima. */
 INLINE void tile_group(const TileKind kind, const int groups, const int tokens, const int first,
                        const int has_mins, const float *w, ptrdiff_t group_floats,
                        const GroupOfX *x, float *lane)
@@ -393,7 +402,7 @@ INLINE void tile_group(const TileKind kind, const int groups, const int tokens, 
             vec_store(lane + g * GROUP_LANES + t * VEC_LANES, totals[t * groups + g]);
 }
 
-/* The lanes of a sum are vectors of rows here, so that reducing them is adding vectors. */
+/* Reduces the lanes of sums. Each lane is a vector of rows, so vectors are added. */
 INLINE void reduce_rows_of_lanes(const int tokens, const float *lanes, float *out)
 {
     for (int t = 0; t < tokens; t++) {
@@ -410,7 +419,7 @@ INLINE void reduce_rows_of_lanes(const int tokens, const float *lanes, float *ou
     }
 }
 
-/* Some vectors of rows; lanes are [rows / VEC_LANES][LANES][PANEL_TOKENS][VEC_LANES]. */
+/* Multiplies some vectors of rows. lanes are [rows / VEC_LANES][LANES][PANEL_TOKENS][VEC_LANES]. */
 INLINE void integer_tile(const TileKind kind, const int groups, const int tokens,
                          const IntegerKBlock *k, ptrdiff_t vector, int has_mins)
 {
@@ -458,8 +467,9 @@ INLINE void integer_any_tokens(const TileKind kind, const IntegerKBlock *k, int 
 }
 
 /*
- * The tiles of all formats with as many parts: widened codes look the same. They are compiled once
- * for an instruction set, in its own unit, with names that end with that of the set.
+ * The tiles of all formats with the same number of parts, because their widened codes have the same
+ * layout. The tiles are compiled once per instruction set, in a separate unit, and their names end
+ * with the name of the set.
  */
 #ifndef MULTIPLY_GROUPS
 #define MULTIPLY_GROUPS multiply_groups_avx2
@@ -481,7 +491,7 @@ INLINE void multiply_parts(const IntegerKBlock *k, int has_mins, const int parts
         integer_any_tokens((TileKind){0, parts, panel}, k, has_mins);
 }
 
-/* Adds a K block that widen_rows_of_codes has seen to the sums of one panel. */
+/* Adds a K block, which widen_rows_of_codes has widened, to the sums of one panel. */
 INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f,
                                const Activations activations)
 {

@@ -1,6 +1,6 @@
 #include "floats.h"
 
-/* Bits of s (first = 0) or n (first = 4) of group g, among the 12 bytes of both (k_quants.h). */
+/* The bits of s (first = 0) or n (first = 4) of group g in the 12 bytes of both (k_quants.h). */
 static int six_bits(const uint8_t *bytes, int g, int first)
 {
     if (g < 4)
@@ -8,7 +8,7 @@ static int six_bits(const uint8_t *bytes, int g, int first)
     return (bytes[4 + g] >> first & 15) | bytes[first + g - 4] >> 6 << 4;
 }
 
-/* Makes 32 finite bfloat16 integers of 8 bits times a float32, which it returns. */
+/* Converts 32 finite bfloat16 elements to 8-bit integers times a float32, which it returns. */
 static float quantize_to_8_bits(int32_t *q, const uint16_t *x)
 {
     float absmax = 0.0f;
@@ -22,15 +22,16 @@ static float quantize_to_8_bits(int32_t *q, const uint16_t *x)
     return is_zero ? 0.0f : absmax / 127.0f;
 }
 
-/* The same of 16 bits, times a power of two. */
+/* Converts 32 finite bfloat16 elements to 16-bit integers times a power of
+ * two, which it returns. */
 static float quantize_to_16_bits(int32_t *q, const uint16_t *x)
 {
-    uint32_t exponent = 15; /* the least: 2^-126 is the least normal power of two */
+    uint32_t exponent = 15; /* 2^-126 is the smallest normal power of two */
     for (int i = 0; i < 32; i++) {
         const uint32_t of_element = (x[i] & 0x7FFFu) >> 7;
         exponent = of_element > exponent ? of_element : exponent;
     }
-    const float xs = float_of((exponent - 14) << 23); /* the largest becomes 2^14 to 2^15 */
+    const float xs = float_of((exponent - 14) << 23); /* the largest q is 2^14 to 2^15 */
     for (int i = 0; i < 32; i++)
         q[i] = (int32_t)rintf(bfloat16_to_float32(x[i]) / xs);
     return xs;
@@ -42,13 +43,13 @@ static float quantize_to_16_bits(int32_t *q, const uint16_t *x)
  *     lane[g mod 16] = fma(sum of code * q, d * s * xs, lane[g mod 16])
  *     lane[g mod 16] = fma(sum of q, -m * n * xs, lane[g mod 16])
  *
- * where q are integers of 8 or 16 bits.
+ * where q are 8-bit or 16-bit integers.
  *
  *   out     [T, rows]                float32
  *   x       [T, in]                  bfloat16, finite; in a multiple of 256
  *   weight  [rows, in / 256][144]    blocks of q4_k (k_quants.h)
  *
- * Nothing is done for speed; linear has the same bits. Checked by the caller: contiguity and sizes.
+ * This code is not optimized. linear has the same bits. The caller checks contiguity and sizes.
  */
 void q4_k_reference(float *out, const uint16_t *x, const uint8_t *weight, ptrdiff_t T, ptrdiff_t in,
                     ptrdiff_t rows, Activations activations)

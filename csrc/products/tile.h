@@ -1,15 +1,15 @@
 /*
  * Tiles of dot products of plain weights, shared by the sets with vector intrinsics.
  *
- * A header isa/vectors_*.h, which the unit of an instruction set names, defines vec (VEC_LANES
- * float32) with its operations, TILE_ROWS, and for each form a mac (one step of a sum). The 16
- * lanes of a sum take 16 / VEC_LANES vectors ("parts"). A tile keeps one part in registers and
- * passes over the K block again for the next one.
+ * The unit of an instruction set selects a header isa/vectors_*.h, which defines vec (VEC_LANES
+ * float32) and its operations, TILE_ROWS, and for each form a mac (one step of a sum). The 16 lanes
+ * of a sum are 16 / VEC_LANES vectors ("parts"). A tile keeps one part in registers, and reads the
+ * K block again for the next part.
  *
- * A panel is [part][block][phase][token][VEC_LANES], padded by zeros; a block is 64 bytes of x.
- * Here with AVX-512 (1 part) and 2 tokens of 70 bfloat16, x and y; x2 is element 2 of x. A word of
- * 32 bits is a pair, whose odd element is in the upper half, since bytes are in little-endian
- * order.
+ * A panel is [part][block][phase][token][VEC_LANES], padded with zeros. A block is 64 bytes of x.
+ * This is the panel for AVX-512 (1 part) and 2 tokens of 70 bfloat16, x and y, where x2 is element
+ * 2 of x. A 32-bit word is a pair. Its odd element is in the upper half, because the byte order is
+ * little-endian.
  *
  *   avx512bf16, 1 phase:   block 0   x1:x0  x3:x2  ..  x31:x30  | y1:y0  ..  y31:y30
  *   pairs as they are      block 1   x33:x32 ..        x63:x62  | y33:y32 .. y63:y62
@@ -18,14 +18,14 @@
  *   odd, then even         block 1   x33 .. x63   | y33 .. y63   | x32 .. x62   | y32 .. y62
  *   elements as float32    block 2   x65 x67 x69 0 .. 0 | .. y   | x64 x66 x68 0 .. 0 | .. y
  *
- * A step takes one vector of each weight row and one of each token, and lane l of a sum becomes
+ * A step uses one vector of each weight row and one vector of each token. Lane l of a sum becomes
  *
  *   lane[l] = fma(x[2l], w[2l], fma(x[2l+1], w[2l+1], lane[l]))       in each block of 32 elements
  *
- * by one instruction with one phase, by two with two phases. float32 has one phase and blocks
- * of 16. For example element 37 is in block 1, in the pair of lane 2: (37 - 32) / 2. What remains
- * of a row after the whole blocks is copied to 64 bytes of zeros: its lanes add 0 * 0. At the end
- * of the row the lanes are reduced as l + (l + 8), then + 4, then + 2, then + 1 (reduce_rows).
+ * with one instruction per phase. float32 has one phase and blocks of 16 elements. For example,
+ * element 37 is in block 1, in the pair of lane 2: (37 - 32) / 2. A remainder of a row after the
+ * whole blocks is copied to 64 bytes of zeros, so other lanes add 0 * 0. At the end of the row, the
+ * lanes are reduced as l + (l + 8), then + 4, then + 2, then + 1 (reduce_rows).
  */
 #pragma once
 #include <string.h>
@@ -37,28 +37,29 @@
 #endif
 #include VECTORS
 
-/* The compiler no longer knows the value of a pointer, so that it loads from there again. */
+/* Hides the value of a pointer from the compiler, so that it loads the data again. */
 #define forget_pointer(p) __asm__("" : "+r"(p))
 
-/* Words of a vec; operators work on all of them. */
+/* The words of a vec. Operators apply to all of them. */
 typedef uint32_t vec_words __attribute__((vector_size(4 * VEC_LANES)));
 
-/* The vector of lanes [part * VEC_LANES, ...) of one weight block's phase, widened. */
+/* Loads lanes [part * VEC_LANES, ...) of one phase of a block, widened. */
 typedef vec (*load_function)(const char *block, int phase, int part);
-/* acc + x * w, lane by lane. */
+/* Returns acc + x * w for each lane. */
 typedef vec (*mac_function)(vec acc, vec x, vec w);
 
-/* How a tile multiplies weights of a type, in a form. */
+/* How a tile multiplies weights of a type in a form. */
 typedef struct TileProduct {
     load_function load;      /* of the weight */
-    load_function load_x;    /* of x where it is not packed; its blocks have 64 bytes */
+    load_function load_x;    /* of x if it is not packed; its blocks have 64 bytes */
     mac_function mac;        /* one step of a sum */
     int phases;              /* steps per block */
     ptrdiff_t block_bytes;   /* of the weight */
     ptrdiff_t element_bytes; /* of the weight */
 } TileProduct;
 
-/* Of pairs, phase 0 gives the odd elements (upper halves), phase 1 the even ones. */
+/* Widens one element of each pair: in phase 0 the odd elements (upper halves), in phase
+ * 1 the even elements. */
 INLINE vec widen_words(vec pairs, int phase)
 {
     return phase == 0 ? (vec)((vec_words)pairs & 0xFFFF0000u) : (vec)((vec_words)pairs << 16);
@@ -70,14 +71,14 @@ INLINE vec load_float32(const char *block, int phase, int part)
     return vec_load((const float *)block + part * VEC_LANES);
 }
 
-/* With one phase, the pairs as they are. */
+/* Loads pairs, which are not widened if there is one phase. */
 INLINE vec load_pairs_bfloat16(const char *block, int phase, int part)
 {
     const vec pairs = load_float32(block, phase, part);
     return PAIR_PHASES == 1 ? pairs : widen_words(pairs, phase);
 }
 
-/* What a load of pairs gives, of their widened elements, which bfloat16 holds. */
+/* The result of loading pairs, given their widened elements, which bfloat16 represents exactly. */
 INLINE vec join_pairs(vec odd, vec even, int phase)
 {
     if (PAIR_PHASES == 1)
@@ -104,7 +105,7 @@ INLINE vec load_bfloat16(const char *block, int phase, int part)
     return widen_bfloat16(load_halves(block, part));
 }
 
-/* 8-bit floats are widened by way of float16 (floats.h). */
+/* 8-bit floats are widened through float16 (floats.h). */
 INLINE vec load_float8_e4m3fn(const char *block, int phase, int part)
 {
     (void)phase;
@@ -119,7 +120,7 @@ INLINE vec load_float8_e5m2(const char *block, int phase, int part)
     return widen_float16(halves_of_bytes(block + VEC_LANES * part) << 8);
 }
 
-/* Pairs of 8-bit floats: 16 bits, whose upper half is the odd element. */
+/* A pair of 8-bit floats has 16 bits. Its upper half is the odd element. */
 INLINE vec load_pairs_float8_e4m3fn(const char *block, int phase, int part)
 {
     const halves pairs = load_halves(block, part);
@@ -135,21 +136,21 @@ INLINE vec load_pairs_float8_e5m2(const char *block, int phase, int part)
     return join_pairs(widen_float16(pairs & 0xFF00), widen_float16(pairs << 8), phase);
 }
 
-/* In bfloat16, blocks of 32 elements; `load` gives pairs. */
+/* A product in bfloat16, with blocks of 32 elements. `load` loads pairs. */
 INLINE TileProduct pair_product(const load_function load, ElementType type)
 {
     const ptrdiff_t bytes = type_bytes(type);
     return (TileProduct){load, load_pairs_bfloat16, mac_pairs, PAIR_PHASES, 32 * bytes, bytes};
 }
 
-/* In float32, blocks of 16 elements. */
+/* A product in float32, with blocks of 16 elements. */
 INLINE TileProduct single_product(const load_function load, ElementType type)
 {
     const ptrdiff_t bytes = type_bytes(type);
     return (TileProduct){load, load_float32, mac_float32, 1, LANES * bytes, bytes};
 }
 
-/* One block of one row of x into its places of a panel, which is drawn above. */
+/* Writes one block of one row of x to a panel, whose layout is drawn above. */
 INLINE void pack_block(float *out, const uint32_t *block, const int phases, int tokens,
                        ptrdiff_t part_floats)
 {
@@ -165,7 +166,8 @@ INLINE void pack_block(float *out, const uint32_t *block, const int phases, int 
     }
 }
 
-/* One block of a row of x, of 16 words; or of 16 elements of 2 bytes, which become words. */
+/* Packs one block of a row of x: 16 words, or 16 elements of 2 bytes, which
+ * are widened to words. */
 INLINE void pack_words_of(float *out, const char *block, const int phases, const int widens,
                           int tokens, ptrdiff_t part_floats)
 {
@@ -212,7 +214,7 @@ static inline void pack_float32(float *panel, const char *x, ptrdiff_t x_stride,
             pack_row(panel + t * VEC_LANES, x + t * x_stride, 1, 1, tokens, in * 2);
 }
 
-/* One step of rows x tokens sums acc[token][row]: one vector of each weight row and each token. */
+/* One step of the rows x tokens sums acc[token][row]. */
 INLINE void tile_step(const TileProduct p, const int rows, const int tokens, const vec *weights,
                       const float *x, vec *acc)
 {
@@ -225,7 +227,8 @@ INLINE void tile_step(const TileProduct p, const int rows, const int tokens, con
     }
 }
 
-/* All steps of one block of weights as they are stored; keeps them widened where asked to. */
+/* All steps of one block of weights as stored. If `keep` is set, also stores
+ * the widened weights. */
 INLINE void tile_block(const TileProduct p, const int keep, const int rows, const int tokens,
                        int part, const char **w, float *widened, const float *x, vec *acc)
 {
@@ -239,14 +242,15 @@ INLINE void tile_block(const TileProduct p, const int keep, const int rows, cons
                 vec_store(widened + (phase * rows + r) * VEC_LANES, weights[r]);
         }
         tile_step(p, rows, tokens, weights, x, acc);
-        /* Both phases load the block: kept in registers for the second one, it would be spilled. */
+        /* Both phases load the block, because a block kept in registers for the second
+         * phase would be spilled. */
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             forget_pointer(w[r]);
     }
 }
 
-/* The offset of the K block in a panel, in floats, for one part. */
+/* The offset of the K block in a panel for one part, in floats. */
 INLINE ptrdiff_t panel_at(const TileProduct p, const KBlock *k, int part)
 {
     const ptrdiff_t elements = p.block_bytes / p.element_bytes;
@@ -254,7 +258,7 @@ INLINE ptrdiff_t panel_at(const TileProduct p, const KBlock *k, int part)
     return block * p.phases * k->tokens * VEC_LANES;
 }
 
-/* All blocks of a K block whose weights are in their rows, onto the accumulators' present value. */
+/* Adds all blocks of a K block to the accumulators. The weights are read from their rows. */
 INLINE void tile_stored(const TileProduct p, const int keep, const int rows, const int tokens,
                         int part, const KBlock *k, ptrdiff_t row, float *widened, vec *acc)
 {
@@ -262,8 +266,7 @@ INLINE void tile_stored(const TileProduct p, const int keep, const int rows, con
     const ptrdiff_t tail = bytes % p.block_bytes;
     const ptrdiff_t step = (ptrdiff_t)p.phases * tokens * VEC_LANES;
     const float *x = k->panel + panel_at(p, k, part);
-    /* What the prefetched place moves on in a block, less what `w` moves on by itself: 0 or less.
-     */
+    /* The step of the prefetched address per block, minus the step of `w`. It is 0 or negative. */
     const ptrdiff_t pace = p.block_bytes * k->tokens / k->prefetch_tokens - p.block_bytes;
     ptrdiff_t prefetch = k->prefetch;
     const char *w[TILE_ROWS];
@@ -293,7 +296,8 @@ INLINE void tile_stored(const TileProduct p, const int keep, const int rows, con
     }
 }
 
-/* The same where the weights were kept widened: rows side by side, step after step. */
+/* Adds all steps of a K block whose weights were stored widened, in the order of
+ * steps and then rows. */
 INLINE void tile_widened(const TileProduct p, const int rows, const int tokens,
                          const float *widened, const float *x, ptrdiff_t steps, vec *acc)
 {
@@ -308,7 +312,8 @@ INLINE void tile_widened(const TileProduct p, const int rows, const int tokens,
     }
 }
 
-/* Rows [row, row + rows) of a K block; rows and tokens are constants where it is inlined. */
+/* Multiplies rows [row, row + rows) of a K block. `rows` and `tokens` are
+ * constants after inlining. */
 INLINE void tile(const TileProduct p, const int source, const int rows, const int tokens,
                  const KBlock *k, ptrdiff_t row)
 {
@@ -318,7 +323,7 @@ INLINE void tile(const TileProduct p, const int source, const int rows, const in
     const unsigned mode = k->flushes ? begin_flushing() : 0;
 #endif
     for (int part = 0; part < VEC_PARTS; part++) {
-        /* Where accumulator (token, row) rests between two K blocks. */
+        /* The location of accumulator (token, row) between two K blocks. */
         float *rest = k->lanes + row * PANEL_TOKENS * LANES + part * VEC_LANES;
         vec acc[TILE_ROWS * PANEL_TOKENS];
 #pragma GCC unroll 24
@@ -356,7 +361,7 @@ INLINE void tile(const TileProduct p, const int source, const int rows, const in
     }
 }
 
-/* A tile's share of the same K block of the panel that is read next; of its first part. */
+/* Prefetches a tile's share of the same K block in the next panel, for its first part. */
 INLINE void prefetch_panel(const TileProduct p, const KBlock *k, ptrdiff_t row)
 {
     if (k->next_panel == NULL)
@@ -369,7 +374,7 @@ INLINE void prefetch_panel(const TileProduct p, const KBlock *k, ptrdiff_t row)
         __builtin_prefetch(next + line * LINE, 0, 2);
 }
 
-/* All weight rows of a K block for a panel of exactly `tokens` tokens. */
+/* Multiplies all weight rows of a K block by a panel of exactly `tokens` tokens. */
 INLINE void tile_all_rows(const int tokens, const TileProduct p, const int source, const KBlock *k)
 {
     ptrdiff_t row = 0;
@@ -391,7 +396,8 @@ INLINE void multiply_widened(const TileProduct p, const KBlock *k)
     tile_any(p, WEIGHTS_WIDENED, k);
 }
 
-/* Weights are kept widened for groups of many panels, so the first one is full. */
+/* Multiplies a K block. Widened weights are only stored for groups of many panels, so the first
+ * panel is full. */
 INLINE void multiply_k_block(const TileProduct p, const int keeps, const KBlock *k)
 {
     if (keeps && k->source == WEIGHTS_KEPT_NOW)
@@ -400,7 +406,7 @@ INLINE void multiply_k_block(const TileProduct p, const int keeps, const KBlock 
         tile_any(p, WEIGHTS_AS_STORED, k);
 }
 
-/* One token: `rows` weight rows, each of them `apart` rows behind the one before. */
+/* Multiplies one token by `rows` weight rows at a distance of `apart` rows. */
 INLINE void multiply_streams(float *out, const char *x, const char *weight, ptrdiff_t weight_stride,
                              ptrdiff_t apart, ptrdiff_t in, const TileProduct p, const int rows)
 {
@@ -442,7 +448,8 @@ INLINE void multiply_streams(float *out, const char *x, const char *weight, ptrd
     }
 }
 
-/* One accumulator (all of its parts) for each row; x stays in the L1 cache. */
+/* Multiplies one token by all rows. Each row has one accumulator (all of its parts), and x stays in
+ * the L1 cache. */
 INLINE void multiply_rows(float *out, const char *x, const char *weight, ptrdiff_t weight_stride,
                           ptrdiff_t rows, ptrdiff_t in, const TileProduct p)
 {

@@ -1,21 +1,22 @@
-/* Products in plain C, for every machine: one weight row at a time, 16 lanes per token. */
+/* Products in plain C, for all machines: one weight row at a time, with 16 lanes per token. */
 #pragma once
 #include "products/product.h"
 #include "rows/row_kernels.h"
 
-/* A form, and the type of what is widened for it. */
+/* A form, and the type of the elements that are widened for it. */
 typedef struct PortableProduct {
     Form form;
-    ElementType type; /* of the elements that are widened */
+    ElementType type; /* type of the elements that are widened */
 } PortableProduct;
 
 enum { PAIR_PHASES = 2 };
 
-/* Steps of a block of LANES words, and elements of one. */
+/* The number of steps per block of LANES words, and of elements per block. */
 INLINE int phases_of(const PortableProduct p) { return p.form == FORM_BFLOAT16 ? PAIR_PHASES : 1; }
 INLINE ptrdiff_t elements_of(const PortableProduct p) { return LANES * phases_of(p); }
 
-/* A product of two bfloat16 is exact in float32, so a multiplication and an addition are fused. */
+/* A product of two bfloat16 is exact in float32, so a multiplication and an addition give the bits
+ * of a fused multiply-add. */
 INLINE float multiply_add_pairs(float a, float b, float c)
 {
 #ifdef __FP_FAST_FMAF
@@ -25,8 +26,8 @@ INLINE float multiply_add_pairs(float a, float b, float c)
 #endif
 }
 
-/* The 16 lanes of one phase of a block, widened; elements past `count` are zeros. Of a pair, phase
- * 0 has the odd element, phase 1 the even one. */
+/* Widens the 16 lanes of one phase of a block. Elements after `count` are zeros. Phase 0 contains
+ * the odd element of each pair, phase 1 the even element. */
 INLINE void widen_block(float *restrict lanes, const char *block, ptrdiff_t count, int phase,
                         const PortableProduct p)
 {
@@ -47,7 +48,7 @@ static inline void add_products(float *restrict acc, const float *restrict x,
             acc[l] = fused_multiply_add(x[l], w[l], acc[l]);
 }
 
-/* A panel: [block][phase][token][LANES], padded by zeros. */
+/* Packs a panel [block][phase][token][LANES], padded with zeros. */
 INLINE void pack_plain(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
                        const PortableProduct p)
 {
@@ -58,7 +59,7 @@ INLINE void pack_plain(float *panel, const char *x, ptrdiff_t x_stride, int toke
                             min_size(elements_of(p), in - start), phase, p);
 }
 
-/* The same names as in tile.h. */
+/* The functions below have the same names as in tile.h. */
 INLINE PortableProduct pair_product(ElementType type)
 {
     return (PortableProduct){FORM_BFLOAT16, type};
@@ -105,7 +106,8 @@ INLINE void multiply_k_block(const PortableProduct p, const int keeps, const KBl
         row_times_panel(p, k, row, k->weight + row * k->weight_stride);
 }
 
-/* The rows are as dequantize_span has put them, of the type that the product runs in. */
+/* Multiplies rows that dequantize_span has written, in the type in which the
+ * product is computed. */
 INLINE void multiply_widened(const PortableProduct p, const KBlock *k)
 {
     for (ptrdiff_t row = 0; row < k->rows; row++)

@@ -1,16 +1,18 @@
 /*
- * Codes of 4 to BYTE_BITS bits times few tokens, as bytes: with AVX2 and AVX-512.
+ * Products of codes of 4 to BYTE_BITS bits and few tokens, computed with bytes, with AVX2 and
+ * AVX-512.
  *
- * Codes are 0 to 63 here, so they need not become 16 bits. The numbers of x are cut into bytes: a
- * number is 256 * upper + lower, where upper is signed and lower is not. Integers of 8 bits are
- * signed bytes already, and there is no second product. Four codes times four
- * bytes of x are added up in a lane of 32 bits by one or two instructions. The codes are transposed
- * first, so that a lane meets codes of one group only, and no lanes have to be added to one another
- * after.
+ * These codes are 0 to 63, so they do not have to be widened to 16 bits. Each 16-bit number of x is
+ * split into two bytes, 256 * upper + lower, where upper is signed and lower is unsigned. 8-bit
+ * integers are signed bytes, so there is no second product. One or two instructions multiply four
+ * codes by four bytes of x and add the products in a 32-bit lane. The codes are transposed first,
+ * so that all codes in a lane belong to one group, and lanes need not be added to each other
+ * afterwards.
  *
- * Two blocks of q4_k with AVX-512 are one unit: 16 groups, whose codes are 256 bytes, 8 runs of 32.
- * In byte i of run r, the lower half is code i of group 2r, the upper half code i of group 2r + 1.
- * A word is 4 bytes; 2.5 is word 5 of run 2, codes 20 to 23 of groups 4 and 5. Vectors as loaded:
+ * With AVX-512, two blocks of q4_k are one unit of 16 groups, whose codes are 256 bytes, or 8 runs
+ * of 32 bytes. The lower half of byte i of run r is code i of group 2r, and the upper half is code
+ * i of group 2r + 1. A word is 4 bytes; 2.5 denotes word 5 of run 2, which is codes 20 to 23 of
+ * groups 4 and 5. The vectors are loaded as
  *
  *                 16 bytes 0          16 bytes 1          16 bytes 2          16 bytes 3
  *   codes[0]   0.0 0.1 0.2 0.3     0.4 0.5 0.6 0.7     1.0 1.1 1.2 1.3     1.4 1.5 1.6 1.7
@@ -25,23 +27,25 @@
  *   codes[2]   0.2 2.2 4.2 6.2     0.6 2.6 4.6 6.6     1.2 3.2 5.2 7.2     1.6 3.6 5.6 7.6
  *   codes[3]   0.3 2.3 4.3 6.3     0.7 2.7 4.7 6.7     1.3 3.3 5.3 7.3     1.7 3.7 5.7 7.7
  *
- * So lane 5 of all four vectors is run 2, words 4 to 7: the second half of the codes of group 4 (in
- * the lower halves of bytes) and of group 5 (in the upper halves). The lower halves of bytes stay
- * in codes[0] to codes[3], the upper halves go to codes[4] to codes[7]. If bytes 16 to 19 of run 2
- * are 0x93 0x02 0x00 0x00, then lane 5 of codes[0] is 3, 2, 0, 0 for group 4, and that of codes[4]
- * is 9, 0, 0, 0 for group 5. With q = 300 = 256 * 1 + 44 for element 16 of group 4, q = -1 = 256 *
- * -1 + 255 for element 17, and zeros else, the sum of lane 5 is
+ * So lane 5 of the four vectors contains words 4 to 7 of run 2: the second half of the codes of
+ * group 4 (in the lower halves of bytes) and of group 5 (in the upper halves). The lower halves of
+ * bytes stay in codes[0] to codes[3], and the upper halves are moved to codes[4] to codes[7]. For
+ * example, if bytes 16 to 19 of run 2 are 0x93 0x02 0x00 0x00, lane 5 of codes[0] is 3, 2, 0, 0 for
+ * group 4, and lane 5 of codes[4] is 9, 0, 0, 0 for group 5. If q = 300 = 256 * 1 + 44 for element
+ * 16 of group 4, q = -1 = 256 * -1 + 255 for element 17, and all others are zeros, the sum of lane
+ * 5 is
  *
  *   256 * (3 * 1 + 2 * -1) + (3 * 44 + 2 * 255) = 898 = 3 * 300 + 2 * -1
  *
- * x is packed in the same order (put_bytes), so lane 5 of its vectors has elements 16 to 31 of
- * group 4, and of group 5 in vectors 4 to 7. The panel has for each unit, instead of numbers:
+ * x is packed in the same order (put_bytes), so lane 5 of its vectors contains elements 16 to 31 of
+ * group 4, and in vectors 4 to 7, of group 5. Instead of numbers, the panel contains
  *
  *   bytes  [units][tokens][upper, lower][8 vectors][lanes][4]
  *   bytes  [units][tokens][8 vectors][lanes][4]                    with integers of 8 bits
  *
- * In a block of HALVES (q4_0) a vector has 16 bytes of each of 4 neighbouring blocks, one group
- * each (2 with AVX2), and the upper halves of bytes are further codes of the same group.
+ * In formats with the layout HALVES (q4_0), a vector contains 16 bytes of each of 4 adjacent blocks
+ * (2 with AVX2). Each block is one group, and the upper halves of bytes are further codes of the
+ * same group.
  */
 #pragma once
 
@@ -50,7 +54,7 @@
 #endif
 #include "products/integer_panel.h"
 
-/* Whether whole units of a format take this way. */
+/* Whether whole units of a format are multiplied as bytes. */
 INLINE int takes_bytes(const ExpandedFormat f)
 {
     const Layout layout = f.fields[0].layout;
@@ -59,26 +63,26 @@ INLINE int takes_bytes(const ExpandedFormat f)
     return is_byte_order && is_plain && f.fields[0].bits == 4 && 4 + f.fields[1].bits <= BYTE_BITS;
 }
 
-/* One of the 8 vectors of a unit, and one of its lanes of 32 bits. */
+/* One of the 8 vectors of a unit, and one of its 32-bit lanes. */
 typedef struct BytePlace {
     int vector, lane;
 } BytePlace;
 
-/* Where word `word` of the 8 of the unit's group g is after transposing. */
+/* The position of word `word` (0 to 7) of the unit's group g after transposing. */
 INLINE BytePlace byte_place(int g, int word, const ExpandedFormat f)
 {
     const int apart = f.fields[0].apart, half = word / 4;
-    if (f.fields[0].layout == HALVES) /* a vector is BYTE_LANES neighbouring blocks */
+    if (f.fields[0].layout == HALVES) /* a vector contains BYTE_LANES adjacent blocks */
         return (BytePlace){word, g % BYTE_LANES * 4 + g / BYTE_LANES};
-    /* A vector is runs of 32 bytes, each of which two groups share. */
+    /* A vector contains runs of 32 bytes, and two groups share each run. */
     const int run = g / (2 * apart) * apart + g % apart, runs = BYTE_LANES / 2;
     return (BytePlace){g / apart % 2 * 4 + word % 4, (run % runs * 2 + half) * 4 + run / runs};
 }
 
-/* Bytes of x for a unit: 8 vectors. */
+/* Bytes per unit of x: 8 vectors. */
 enum { UNIT_BYTES = 8 * VEC_LANES * 4 };
 
-/* Puts the 32 bytes of group `index` into the 8 vectors of its unit. */
+/* Writes the 32 bytes of group `index` to the 8 vectors of its unit. */
 INLINE void put_transposed(char *unit, const uint16_t bytes[X_GROUP / 2], ptrdiff_t index,
                            const ExpandedFormat f)
 {
@@ -90,12 +94,12 @@ INLINE void put_transposed(char *unit, const uint16_t bytes[X_GROUP / 2], ptrdif
     }
 }
 
-/* Cuts the numbers of group `index` into bytes, and puts these into the panel. */
+/* Splits the numbers of group `index` into bytes, and writes them to the panel. */
 INLINE void put_upper_and_lower(float *panel, const int16_t *even, const int16_t *odd,
                                 ptrdiff_t index, int tokens, int token, const ExpandedFormat f)
 {
     char *unit = (char *)panel + (index / VEC_LANES * tokens + token) * 2 * UNIT_BYTES;
-    uint16_t upper[X_GROUP / 2], lower[X_GROUP / 2]; /* of an even and an odd number */
+    uint16_t upper[X_GROUP / 2], lower[X_GROUP / 2]; /* bytes of an even and an odd number */
     for (int i = 0; i < X_GROUP / 2; i++)
         upper[i] = (uint16_t)((uint16_t)even[i] >> 8 | ((uint16_t)odd[i] & 0xFF00));
     join_bytes(lower, even, odd);
@@ -103,7 +107,7 @@ INLINE void put_upper_and_lower(float *panel, const int16_t *even, const int16_t
     put_transposed(unit + UNIT_BYTES, lower, index, f);
 }
 
-/* The same of integers of 8 bits. */
+/* Writes the 8-bit integers of group `index` to the panel as bytes. */
 INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
                       int tokens, int token, const ExpandedFormat f)
 {
@@ -115,9 +119,9 @@ INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptr
 
 #if BYTE_BITS > 4
 /*
- * Adds the bits of the second field, whose 32 bytes 8 or 4 groups share; its groups are neighbours.
- * A vector of codes is of 4 groups, and takes the bytes of these, transposed as the codes are. Each
- * word is then rotated, so that the bits of its group get to their place in a code.
+ * Adds the bits of the second field. 8 or 4 adjacent groups share 32 bytes of this field. A vector
+ * of codes contains 4 groups, so their bytes of the field are loaded and transposed like the codes.
+ * Then each word is rotated, so that the bits of its group move to their position in a code.
  */
 INLINE void add_upper_bits(ivec codes[8], const uint8_t *first, const ExpandedFormat f)
 {
@@ -169,7 +173,8 @@ INLINE void load_byte_codes(ivec codes[8], const uint8_t *first, const ExpandedF
 #endif
 }
 
-/* Where no instruction adds four products of bytes to 32 bits, two are added to 16 bits first. */
+/* If no instruction adds four products of bytes in 32 bits, two products are
+ * first added in 16 bits. */
 #ifdef ADDS_BYTES
 #define BYTES_IN_16_BITS 0
 #else
@@ -180,7 +185,7 @@ INLINE ivec add_bytes(ivec sum, ivec is_unsigned, ivec is_signed)
 }
 #endif
 
-/* Sums of products of bytes as 32 bits, times a factor. */
+/* Multiplies sums of products of bytes by a factor, and returns them in 32 bits. */
 INLINE ivec widen_byte_sums(ivec sums, const int16_t factor)
 {
     if (BYTES_IN_16_BITS)
@@ -189,9 +194,9 @@ INLINE ivec widen_byte_sums(ivec sums, const int16_t factor)
 }
 
 /*
- * Sums that are in the lanes of words of codes, in the order of the groups. Where two groups share
- * bytes, lower_halves and upper_halves have brought the even groups into the first half of the
- * vector and the odd groups into the second one; with 16 groups in pieces of 4 lanes:
+ * Arranges the sums, which are in the lanes of the codes, in the order of the groups. If two groups
+ * share bytes, lower_halves and upper_halves have moved the even groups to the first half of the
+ * vector and the odd groups to the second half. With 16 groups, the order in pieces of 4 lanes is
  *
  *   groups 0 4 8 12 | 2 6 10 14 | 1 5 9 13 | 3 7 11 15
  */
@@ -209,26 +214,26 @@ INLINE ivec order_sums(ivec sums, const ExpandedFormat f)
 }
 
 /*
- * The exact sums of the groups of a unit, of several rows, which read x once: sums[r][0] of whole
- * groups, or with two parts sums[r][0] of their first halves and sums[r][1] of the second ones.
- * With an instruction that adds products of bytes to 32 bits (ADDS_BYTES), four vectors at a time
- * are added, those of one nibble. A sum of 16 bits holds that of four pairs of codes of 4 bits
- * times 255; two of 5 bits, or one of 6. Times the 127 of integers of 8 bits, it holds as many
- * pairs of codes that are one bit longer.
+ * Computes the exact sums of the groups of a unit for several rows, which share the loads of x:
+ * sums[r][0] of whole groups, or for two parts sums[r][0] of their first halves and sums[r][1] of
+ * their second halves. With an instruction that adds products of bytes in 32 bits (ADDS_BYTES), the
+ * four vectors of each nibble are added. Otherwise, a 16-bit sum can contain the products of 255
+ * and four pairs of 4-bit codes, two pairs of 5-bit codes, or one pair of 6-bit codes. The products
+ * with 8-bit integers, which are at most 127, leave room for codes with one more bit.
  */
 INLINE void sum_byte_codes(ivec (*sums)[2], const ivec *const *codes, const ptrdiff_t rows,
                            const char *x, const ExpandedFormat f, const PanelKind kind)
 {
-    const int is_cut = kind == PANEL_INT16; /* into upper and lower bytes */
+    const int is_cut = kind == PANEL_INT16; /* split into upper and lower bytes */
     const int longer = is_cut ? f.fields[1].bits : f.fields[1].bits / 2;
     const int most = BYTES_IN_16_BITS ? 4 >> longer : 4;
     ivec all[STREAMS][2] = {{{0}}}, by_signed[STREAMS], by_lower[STREAMS];
 #pragma GCC unroll 8
     for (int k = 0; k < 8; k++) {
-        /* Integers of 8 bits, or the upper bytes. */
+        /* 8-bit integers, or the upper bytes. */
         ivec is_signed = ivec_load(x + k * (ptrdiff_t)sizeof(ivec));
         ivec lower = is_cut ? ivec_load(x + UNIT_BYTES + k * (ptrdiff_t)sizeof(ivec)) : is_signed;
-        if (VEC_PARTS == 1) { /* there are registers for it: else they are loaded for each row */
+        if (VEC_PARTS == 1) { /* there are enough registers; otherwise x is loaded for each row */
             forget_vector(is_signed);
             if (is_cut)
                 forget_vector(lower);
@@ -237,7 +242,7 @@ INLINE void sum_byte_codes(ivec (*sums)[2], const ivec *const *codes, const ptrd
         for (ptrdiff_t r = 0; r < rows; r++) {
             if (k % most == 0)
                 by_signed[r] = by_lower[r] = (ivec){0};
-            /* Codes are below 128, so they are a signed or an unsigned operand alike. */
+            /* Codes are below 128, so they can be the signed or the unsigned operand. */
             by_signed[r] = add_bytes(by_signed[r], codes[r][k], is_signed);
             if (is_cut)
                 by_lower[r] = add_bytes(by_lower[r], lower, codes[r][k]);

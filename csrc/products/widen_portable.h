@@ -1,4 +1,5 @@
-/* K blocks of block-quantized rows in plain C: dequantized to the type that the product runs in. */
+/* K blocks of block-quantized rows in plain C, dequantized to the type in which the
+ * product is computed. */
 #pragma once
 #include "formats/conversions.h"
 #include "products/product.h"

@@ -1,4 +1,5 @@
-/* K blocks of block-quantized rows, dequantized and laid out as tile.h keeps weights widened. */
+/* K blocks of block-quantized rows, dequantized and stored in the layout of
+ * widened weights in tile.h. */
 #pragma once
 
 #ifndef CODES
@@ -8,8 +9,8 @@
 #include "products/tile.h"
 
 /*
- * Tile after tile, and in one part after part, step after step, row after row; the last block is
- * padded by zeros. `type` is that of the product.
+ * Writes widened rows in the order of tiles, parts, steps and rows. The last block is padded with
+ * zeros. `type` is the type in which the product is computed.
  */
 INLINE void widen_rows(float *widened, const Weight *weight, ptrdiff_t row, ptrdiff_t rows,
                        ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, const TileProduct p,
@@ -35,7 +36,7 @@ INLINE void widen_rows(float *widened, const Weight *weight, ptrdiff_t row, ptrd
     }
 }
 
-/* The same for a plain form: pairs of bfloat16, or float32. */
+/* Widens blocks for a plain form, to pairs of bfloat16 or to float32. */
 INLINE void widen_blocks(float *widened, const Weight *weight, ptrdiff_t row, ptrdiff_t rows,
                          ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, Form form,
                          const ExpandedFormat f, const dequantize_function dequantize)

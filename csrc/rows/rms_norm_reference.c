@@ -6,8 +6,8 @@
  *   out, x  [rows, D]  float32
  *   weight  [D]        float32
  *
- * Nothing is done for speed. Element j adds to lane j mod 16, and the lanes are reduced in their
- * fixed order, so rms_norm has the same bits. Checked by the caller: contiguity, sizes, D > 0.
+ * This code is not optimized. Element j is added to lane j mod 16, and the lanes are reduced in
+ * their fixed order, so rms_norm has the same bits. The caller checks contiguity, sizes and D > 0.
  */
 void rms_norm_reference(float *out, const float *x, const float *weight, ptrdiff_t rows,
                         ptrdiff_t D, float eps)

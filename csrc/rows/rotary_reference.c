@@ -7,8 +7,8 @@
  *   out, x       [T, heads, h]   float32, h even
  *   frequencies  [T, h/2][c, s]  float32: cos and sin of position times angle
  *
- * Nothing is done for speed; rotary has the same bits. Checked by the caller: contiguity, sizes,
- * and that out does not overlap x.
+ * This code is not optimized. rotary has the same bits. The caller checks contiguity and sizes, and
+ * that out does not overlap x.
  */
 void rotary_reference(float *out, const float *x, const float *frequencies, ptrdiff_t T,
                       ptrdiff_t heads, ptrdiff_t h, int halves)

@@ -1,17 +1,18 @@
 /*
- * The functions on one row or span, in plain C, compiled once for each instruction set.
+ * The functions that work on one row or span, in plain C, compiled once for each instruction set.
  *
- * Values pass through blocks of float32, so that a formula is written once for all dtypes. Sums
- * run in 16 lanes and are reduced in one fixed order; everything else is element by element. Both
- * vectorise without changing a bit.
+ * Values are converted to blocks of float32, so that a formula is written once for all dtypes. Sums
+ * are computed in 16 lanes and reduced in one fixed order; all other operations are elementwise.
+ * Both can be vectorised without changing a bit.
  */
 #pragma once
 #include "floats.h"
 
-/* Elements handled at a time: a multiple of LANES, small enough to stay in the L1 cache. */
+/* Elements that are processed at a time: a multiple of LANES, few enough to
+ * stay in the L1 cache. */
 enum { BLOCK = 256 };
 
-/* A block holds at most BLOCK elements, or fewer at the end of the row. */
+/* Loops over blocks of BLOCK elements. The last block of a row may have fewer. */
 #define FOR_EACH_BLOCK(start, count, n)                                                          \
     for (ptrdiff_t start = 0, count; start < (n) && ((count = min_size(BLOCK, (n) - start)), 1); \
          start += BLOCK)
@@ -30,7 +31,8 @@ static inline void *output_at(void *x, ElementType type, ptrdiff_t index)
     _Static_assert(sizeof(name##_bits) == bytes, #name " in dtypes.h");
 PLAIN_TYPES(CHECK)
 
-/* A case for each plain type; block formats have no elements: dequantize_span widens them. */
+/* One case for each plain type. Block formats are not included, because
+ * dequantize_span widens them. */
 #define NO_ELEMENTS(name, number, elements, codes, scale) case number:
 #define SWITCH_TYPE(type, ROW)   \
     switch (type) {              \
@@ -39,7 +41,7 @@ PLAIN_TYPES(CHECK)
         break;                   \
     }
 
-/* y[0..n) = x[0..n) as float32; exact. */
+/* y[0..n) = x[0..n) as float32, which is exact. */
 static inline void widen(float *restrict y, const void *x, ptrdiff_t n, ElementType type)
 {
 #define WIDEN(name, number, bytes)                                 \
@@ -50,7 +52,8 @@ static inline void widen(float *restrict y, const void *x, ptrdiff_t n, ElementT
     SWITCH_TYPE(type, WIDEN)
 }
 
-/* y[0..n) = x[0..n) rounded once to the type; too long to be worth a copy at each call. */
+/* y[0..n) = x[0..n) rounded once to the type. This function is too long to be
+ * inlined at each call. */
 static __attribute__((noinline, unused)) void narrow(void *y, const float *restrict x, ptrdiff_t n,
                                                      ElementType type)
 {
@@ -62,7 +65,8 @@ static __attribute__((noinline, unused)) void narrow(void *y, const float *restr
     SWITCH_TYPE(type, NARROW)
 }
 
-/* Widens a block and pads it up to whole lanes; returns the number of elements with the padding. */
+/* Widens a block and pads it to whole lanes. Returns the number of elements
+ * including the padding. */
 static inline ptrdiff_t widen_lanes(float *restrict block, const void *x, ptrdiff_t start,
                                     ptrdiff_t count, float padding, ElementType type)
 {
@@ -73,7 +77,7 @@ static inline ptrdiff_t widen_lanes(float *restrict block, const void *x, ptrdif
     return padded;
 }
 
-/* The maximum, passing over NaN (which comes back through exp). */
+/* The maximum of the elements that are not NaN. (A NaN reappears in exp.) */
 static inline float row_maximum(const void *x, ptrdiff_t n, ElementType type)
 {
     float block[BLOCK], lanes[LANES];
@@ -88,7 +92,7 @@ static inline float row_maximum(const void *x, ptrdiff_t n, ElementType type)
     return largest_lane(lanes);
 }
 
-/* block[i] = exp(x[i] - maximum), padded by zeros. */
+/* block[i] = exp(x[i] - maximum), padded with zeros. */
 static inline ptrdiff_t exp_block(float *restrict block, const void *x, ptrdiff_t start,
                                   ptrdiff_t count, float maximum, ElementType type)
 {
@@ -98,10 +102,11 @@ static inline ptrdiff_t exp_block(float *restrict block, const void *x, ptrdiff_
     return padded;
 }
 
-/* What the exponentials of a row are multiplied by, given the 16 lanes of their sum. */
+/* The factor for the exponentials of a row, given the 16 lanes of their sum. */
 static inline float softmax_factor(float lanes[LANES]) { return 1.0f / reduce_lanes(lanes); }
 
-/* The exponentials are computed twice rather than kept: no scratch, and x may be out. */
+/* The exponentials are computed twice instead of being stored, so no scratch is
+ * needed and x may be out. */
 static inline void softmax_row(void *out, const void *x, ptrdiff_t n, ElementType x_type,
                                ElementType out_type)
 {
@@ -143,7 +148,7 @@ static inline void rms_norm_row(void *out, const void *x, const void *weight, pt
     }
 }
 
-/* Widens pairs that lie half a head apart, and lays them side by side; count is even. */
+/* Widens pairs that are half a head apart, and places them next to each other. count is even. */
 static inline void widen_halves(float *restrict block, const void *x, ptrdiff_t half,
                                 ptrdiff_t count, ElementType type)
 {
@@ -156,7 +161,7 @@ static inline void widen_halves(float *restrict block, const void *x, ptrdiff_t 
     }
 }
 
-/* (a + ib)(c + is) = (ac - bs) + i(as + bc) for each pair; one token, all its heads. */
+/* (a + ib)(c + is) = (ac - bs) + i(as + bc) for each pair of all heads of one token. */
 static inline void rotary_row(void *out, const void *x, const float *frequencies, ptrdiff_t heads,
                               ptrdiff_t h, int in_halves, ElementType type)
 {
@@ -169,7 +174,8 @@ static inline void rotary_row(void *out, const void *x, const float *frequencies
                 widen_halves(block, element_at(x, type, head * h + start / 2), h / 2, count, type);
             else
                 widen(block, element_at(x, type, at), count, type);
-            /* Two loops: gcc makes a fused fmaddsub of a difference beside a sum in one. */
+            /* Two loops, because gcc would combine a difference and a sum in one loop
+             * into a fused fmaddsub. */
             for (ptrdiff_t i = 0; i < count; i += 2)
                 rotated[i] = block[i] * f[i] - block[i + 1] * f[i + 1];
             for (ptrdiff_t i = 0; i < count; i += 2)
@@ -223,7 +229,7 @@ static inline void convert_span(void *out, const void *x, ptrdiff_t n, ElementTy
     }
 }
 
-/* 1 when the block of padded elements holds a NaN or a number above the best. */
+/* Returns 1 if the padded block contains a NaN or a number above the best one. */
 static inline int any_better(const float *restrict block, ptrdiff_t padded, float best)
 {
     int better = 0;
@@ -232,7 +238,7 @@ static inline int any_better(const float *restrict block, ptrdiff_t padded, floa
     return better;
 }
 
-/* Blocks without anything better are passed over whole; the first NaN ends the search. */
+/* Blocks without a larger number are skipped. The first NaN ends the search. */
 static inline ptrdiff_t argmax_row(const void *x, ptrdiff_t n, ElementType type)
 {
     float block[BLOCK];

@@ -2,41 +2,41 @@
  * The ops on rows and spans: one driver for all of them, which splits the rows over threads.
  *
  * The kernels that compute a row or a span are in row_kernels.h, compiled once for each instruction
- * set. They are element by element, or sum a row in the fixed order of 16 lanes on one thread, so
- * that any split gives the same bits. The caller checks contiguity, sizes and overlaps.
+ * set. They are elementwise, or sum a row in the fixed order of 16 lanes on one thread, so every
+ * split gives the same bits. The caller checks contiguity, sizes and overlaps.
  */
 #include <stdatomic.h>
 #include <string.h>
 #include "kernels.h"
 
 enum {
-    /* Elements of a span, which one thread takes at a time. */
+    /* Elements of a span, which one thread processes at a time. */
     SPAN = 8192,
-    /* The same where spans are whole blocks of any format. */
+    /* Elements of a span that consists of whole blocks of any format. */
     BLOCKS_SPAN = 16384
 };
 
-/* What the units of an op on rows need. Each op sets the members that it reads. */
+/* The arguments of an op on rows. Each op sets the members that it uses. */
 typedef struct Rows {
     const RowKernels *kernels;
-    char *out;                      /* results: of row 0, or of all elements */
-    const char *x;                  /* operand, as out */
+    char *out;                      /* results, starting with row 0 or element 0 */
+    const char *x;                  /* operand, starting with row 0 or element 0 */
     const char *y;                  /* second operand: weight, frequencies, or b */
-    ptrdiff_t n;                    /* elements of a row; for spans, elements of all of them */
-    ElementType x_type, y_type;     /* of the elements of x and of y */
-    ElementType out_type;           /* of the results, or the format of quantize */
+    ptrdiff_t n;                    /* elements per row, or for spans, elements in total */
+    ElementType x_type, y_type;     /* types of x and y */
+    ElementType out_type;           /* type of the results, or for quantize, the format */
     float eps;                      /* rms_norm: added to the mean square */
     ElementwiseOp op;               /* elementwise */
-    ptrdiff_t heads, h;             /* rotary, write_cache: of a token; elements of a head */
-    int halves;                     /* rotary: pairs lie half a head apart */
-    char *scales;                   /* quantize: results, next to the codes in `out` */
+    ptrdiff_t heads, h;             /* rotary, write_cache: heads per token; elements per head */
+    int halves;                     /* rotary: the elements of a pair are half a head apart */
+    char *scales;                   /* quantize: scales; the codes are in `out` */
     const Weight *table;            /* get_rows */
-    const int32_t *ids;             /* get_rows: rows of the table, or NULL */
-    ptrdiff_t table_rows, spans;    /* get_rows: rows of the table; spans of one row */
-    char *values;                   /* write_cache: results, next to the keys in `out` */
-    const ptrdiff_t *blocks;        /* write_cache: places of the blocks, or NULL */
-    ptrdiff_t start_pos, positions; /* write_cache: of the first token; of the whole cache */
-    _Atomic ptrdiff_t refused;      /* quantize, get_rows: what cannot be computed */
+    const int32_t *ids;             /* get_rows: numbers of the rows, or NULL */
+    ptrdiff_t table_rows, spans;    /* get_rows: rows of the table; spans per row */
+    char *values;                   /* write_cache: values; the keys are in `out` */
+    const ptrdiff_t *blocks;        /* write_cache: positions of the blocks in the cache, or NULL */
+    ptrdiff_t start_pos, positions; /* write_cache: first position; size of the cache */
+    _Atomic ptrdiff_t refused;      /* quantize, get_rows: elements or spans without a result */
 } Rows;
 
 static void softmax_unit(void *work, ptrdiff_t r, int thread)
@@ -53,9 +53,10 @@ static void softmax_unit(void *work, ptrdiff_t r, int thread)
  *   x    [rows, n]  bfloat16 or float32
  *   out  [rows, n]  bfloat16 or float32; may be x itself when the types are equal
  *
- * The maximum keeps every exponential at or below 1. Columns of -Inf at the end (a mask) add exact
- * zeros and change no bit of the rest. As in PyTorch, a row that is all -Inf, or that holds a NaN
- * or +Inf, becomes all NaN; finite scores never give a NaN. Threads take rows.
+ * Because of the maximum, no exponential exceeds 1. Columns of -Inf at the end (a mask) add exact
+ * zeros, so they do not change the bits of other columns. As in PyTorch, all results of a row are
+ * NaN if all its scores are -Inf, or if it contains a NaN or +Inf. Finite scores never give a NaN.
+ * Threads take rows.
  */
 void softmax(void *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType x_type,
              ElementType out_type, int threads)
@@ -83,8 +84,8 @@ static void rms_norm_unit(void *work, ptrdiff_t r, int thread)
  *   weight  [D]        any plain type
  *   out     [rows, D]  bfloat16 or float32; may be x itself when the types are equal
  *
- * Computed in float32 and rounded once to out's type. Threads take rows. rms_norm_reference.c has
- * the same in plain order.
+ * Results are computed in float32 and rounded once to the type of out. Threads take rows.
+ * rms_norm_reference.c computes the same with plain loops.
  */
 void rms_norm(void *out, const void *x, const void *weight, ptrdiff_t rows, ptrdiff_t D, float eps,
               ElementType x_type, ElementType weight_type, ElementType out_type, int threads)
@@ -114,11 +115,11 @@ static void rotary_unit(void *work, ptrdiff_t t, int thread)
  *   frequencies  [T, h/2]       complex64: cos and sin of position times angle
  *   out          [T, heads, h]  the type of x; may be x itself without halves
  *
- * A query or key from Meta's weights has its pairs as neighbours, one from Hugging Face's weights
- * in the two halves of a head. The result has neighbours either way: all that follows is the same
- * arithmetic in the same order, and no weight is ever permuted. Computed in float32 and rounded
- * once. Threads take tokens, so that one row of frequencies serves all heads of a token from the
- * cache.
+ * With Meta's weights, the elements of a pair are adjacent in a query or key. With Hugging Face's
+ * weights, they are in the two halves of a head. In the result they are always adjacent, so all
+ * later ops do the same arithmetic in the same order, and weights are never permuted. Results are
+ * computed in float32 and rounded once. Threads take tokens, so that one row of frequencies stays
+ * in the cache for all heads of a token.
  */
 void rotary(void *out, const void *x, const void *frequencies, ptrdiff_t T, ptrdiff_t heads,
             ptrdiff_t h, int halves, ElementType type, int threads)
@@ -146,7 +147,8 @@ static void argmax_unit(void *work, ptrdiff_t r, int thread)
  *   x    [rows, n]  bfloat16 or float32, 0 < n < 2^31
  *   out  [rows]     int32
  *
- * As in NumPy and PyTorch, a NaN counts as the maximum: the first NaN wins. Threads take rows.
+ * As in NumPy and PyTorch, a NaN counts as the maximum, so the result is the index of the first
+ * NaN. Threads take rows.
  */
 void argmax(int32_t *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType type, int threads)
 {
@@ -171,7 +173,7 @@ static void elementwise_unit(void *work, ptrdiff_t unit, int thread)
  *   a, b  [n]  bfloat16 or float32; b is not read (and may be null) for silu
  *   out   [n]  the type of a; may be a or b itself
  *
- * Computed in float32 and rounded once. Threads take spans of elements.
+ * Results are computed in float32 and rounded once. Threads take spans of elements.
  */
 void elementwise(void *out, const void *a, const void *b, ptrdiff_t n, ElementwiseOp op,
                  ElementType type, int threads)
@@ -199,8 +201,9 @@ static void convert_unit(void *work, ptrdiff_t unit, int thread)
  *   x    [n]  any plain type
  *   out  [n]  any plain type; does not overlap x
  *
- * Widening is exact. Narrowing rounds to nearest, ties to even; too large becomes Inf
- * (float8_e4m3fn: NaN); a NaN stays a NaN, quiet, with its sign. Threads take spans of elements.
+ * Widening is exact. Narrowing rounds to nearest, ties to even. Values that are too large become
+ * Inf (in float8_e4m3fn, NaN). A NaN becomes quiet and keeps its sign. Threads take spans of
+ * elements.
  */
 void convert(void *out, const void *x, ptrdiff_t n, ElementType x_type, ElementType out_type,
              int threads)
@@ -230,8 +233,8 @@ static void quantize_unit(void *work, ptrdiff_t unit, int thread)
  *   scales  [blocks]  of the format's type
  *   x       [n]       any plain type
  *
- * Threads take spans of whole blocks. Returns how many elements are NaN or infinite; their codes
- * are unspecified. Checked by the caller: that the format has a quantizer.
+ * Threads take spans of whole blocks. Returns the number of elements that are NaN or infinite;
+ * their codes are unspecified. The caller checks that the format has a quantizer.
  */
 ptrdiff_t quantize(void *codes, void *scales, const void *x, ptrdiff_t n, ElementType x_type,
                    ElementType type, int threads)
@@ -275,8 +278,8 @@ static void get_rows_unit(void *work, ptrdiff_t unit, int thread)
  *   table  [V, D]  any type
  *   ids    [T], or NULL for t itself
  *
- * Threads take spans of the result. Returns 0, or how many spans have an id that is not in [0, V):
- * they are not written.
+ * Threads take spans of the result. Returns the number of spans whose id is not in [0, V). These
+ * spans are not written.
  */
 ptrdiff_t get_rows(void *out, const Weight *table, const int32_t *ids, ptrdiff_t T, ptrdiff_t V,
                    ptrdiff_t D, ElementType out_type, int threads)
@@ -307,14 +310,15 @@ static void write_cache_unit(void *work, ptrdiff_t t, int thread)
 }
 
 /*
- * write_cache: lays the keys and values of positions [start_pos, start_pos + T) into the cache
+ * write_cache: writes the keys and values of positions [start_pos, start_pos + T) to the cache
  *
  *   xk, xv  [T, K, h]              bfloat16 or float32, h even
  *   keys    [K, C/16, words, 16]   of the same type (attention.c)
  *   values  [K, C, h]
- *   blocks  where the blocks of the sequence lie, or NULL (attention.c)
+ *   blocks  the positions of the sequence's blocks in the cache, or NULL (attention.c)
  *
- * The words of a key go to every 16th place of its group of 16 positions. Threads take tokens.
+ * The words of a key are written at every 16th place of its group of 16 positions. Threads take
+ * tokens.
  */
 void write_cache(void *keys, void *values, const void *xk, const void *xv, const ptrdiff_t *blocks,
                  ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C,
