@@ -18,11 +18,11 @@ from markdown_it import MarkdownIt
 
 from src import ml, trace
 from src.catalog import CatalogError, find_model
+from src.chat_formats import CHAT_FORMATS
 from src.cli.application import NUMERIC
 from src.cli.arguments import parse_arguments
 from src.cli.bench import operations
 from src.inference import Message, encode_chat
-from src.inference.chat_formats import CHAT_FORMATS
 from src.inference.messages import ROLES
 from src.ml.kernels import _ISAS as INSTRUCTION_SETS
 from src.model import InferenceContext, load_model

@@ -86,7 +86,13 @@ def recorded(
     unless `write` takes them.
     """
     events: list[Event] = []
-    trace.start(Tracer(args.sizes, write or events.append, **options))
+    tracer = Tracer(
+        args.sizes,
+        write or events.append,
+        weight_letters=args.tensor_letters,
+        **options,
+    )
+    trace.start(tracer)
     try:
         yield events
     finally:

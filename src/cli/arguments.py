@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from .. import __version__
+from ..chat_formats import CHAT_FORMATS
 from ..choices import ACTIVATIONS, ATTENTIONS, QUANTIZED_TYPES
 from ..sampling_steps import STEPS
+from ..trace.events import STAGES
 from ..untrusted import parse_strict_json, replace_surrogates
 from . import mpi_place
 from .flag_parser import (
@@ -37,35 +39,10 @@ DEFAULT_DEBUG_LOG = Path("debug.log")
 DEFAULT_EXPLORER = Path("explore.html")
 DEFAULT_ADDRESS = ("127.0.0.1", 8080)
 DEFAULT_SLOTS = 16
-# The constants below repeat values of the engine, because `--help` imports neither NumPy
-# nor the engine. Tests check that they are equal. These names are the keys of
-# `CHAT_FORMATS` in `inference/chat_formats.py`, in the same order.
-CHAT_FORMAT_NAMES = (
-    "llama3",
-    "llama2",
-    "chatml",
-    "chatml-bos",
-    "smollm2",
-    "qwen2",
-    "qwen2.5",
-    "qwen3",
-    "smollm3",
-    "granite",
-    "granite-3.0",
-    "olmo2",
-    "zephyr",
-    "mistral-v1",
-    "mistral-v3",
-    "mistral-v0.1-2023",
-    "mistral-v0.2-2023",
-    "deepseek-r1",
-    "deepseek-r1-2025-01",
-)
 THINK = ("on", "off", "hide")
 OVERFLOW = ("refuse", "drop")
 SAMPLING_DEFAULTS = ("model", "engine")
-# The last stage in `STAGES` of `trace/events.py`.
-LAST_STAGE = 21
+_LAST_STAGE = max(STAGES)
 _REPORTS = (
     "--examples",
     "--list-models",
@@ -266,8 +243,8 @@ _address = checked(
 )
 _stages = checked(
     ranges,
-    f"stages from 1 to {LAST_STAGE}",
-    lambda parts: all(part.start >= 1 and part.stop <= LAST_STAGE + 1 for part in parts),
+    f"stages from 1 to {_LAST_STAGE}",
+    lambda parts: all(part.start >= 1 and part.stop <= _LAST_STAGE + 1 for part in parts),
 )
 _TEXT, _PATH, _NUMBER, _WHOLE = (
     {"type": parse, "metavar": name}
@@ -334,8 +311,8 @@ class Options(_StepOptions):
     completion: Annotated[bool, _SWITCH, "continue raw text instead of chatting"]
     chat_format: Annotated[
         str | None,
-        {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
-        f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}",
+        {"choices": tuple(CHAT_FORMATS), "metavar": "NAME"},
+        f"the model's own by default, or: {', '.join(CHAT_FORMATS)}",
     ]
     chat_template: Annotated[
         str | None,
@@ -514,7 +491,7 @@ class Options(_StepOptions):
     trace_stages: Annotated[
         tuple[range, ...] | None,
         {"type": _stages, "metavar": "RANGES"},
-        f"stages such as 8-13 (default: all, 1-{LAST_STAGE})",
+        f"stages such as 8-13 (default: all, 1-{_LAST_STAGE})",
     ]
     trace_steps: Annotated[
         tuple[range, ...] | None,
@@ -580,8 +557,8 @@ class Options(_StepOptions):
     chunks: Annotated[int | None, _POSITIVE, "with --perplexity: only the first N chunks"]
     explain: Annotated[
         int | None,
-        _whole(1, LAST_STAGE, "a stage from "),
-        f"explain stage N of the {LAST_STAGE} stages of the trace",
+        _whole(1, _LAST_STAGE, "a stage from "),
+        f"explain stage N of the {_LAST_STAGE} stages of the trace",
     ]
 
 

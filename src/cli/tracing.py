@@ -104,6 +104,7 @@ class TraceSwitch:
         tracer = Tracer(
             model.args.sizes,
             self._write,
+            weight_letters=model.args.tensor_letters,
             wants=lambda *event: any(view.wants(*event) for view in self._views),
             text_of=partial(token_text, tokenizer),
             statistics=self.options.trace_statistics,

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from ..inference import Sampler, SamplingArgs
 from ..model import Model
 from ..model.rope import inverse_frequencies
-from ..trace.records import Event, Letters, TensorInfo
+from ..trace.events import Letters
+from ..trace.records import Event, TensorInfo
 from .lens import Floats, attribute, read_lens
 from .texts import facts_of, token_text
 from .write import DeflatedArray, Store, deflate_values

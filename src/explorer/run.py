@@ -117,7 +117,13 @@ def run_traced(
     length = min(len(ids) + max_new_tokens, model.args.max_context_length)
     engine = InferenceEngine(model, max(length, 1))
     collector = Collector(model, store, is_forced=bool(forced_ids))
-    trace.start(Tracer(model.args.sizes, collector.write, values=collector.wants_values))
+    tracer = Tracer(
+        model.args.sizes,
+        collector.write,
+        weight_letters=model.args.tensor_letters,
+        values=collector.wants_values,
+    )
+    trace.start(tracer)
     try:
         trace.mark(1, details={"ids": list(ids)})
         for _ in engine.generate(

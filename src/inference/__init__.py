@@ -3,11 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..chat_formats import CHAT_FORMATS, ChatFormat
 from .answer import GenerationStats, Step
 from .answer_forms import split_thoughts
 from .chat_encoding import encode_chat, end_ids, find_chat_template
-from .chat_formats import CHAT_FORMATS, ChatFormat, named_template
-from .chat_template import ChatTemplate
+from .chat_template import ChatTemplate, named_template
 from .engine import InferenceEngine, Progress
 from .errors import (
     ChatFormatError,

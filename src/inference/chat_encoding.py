@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ..chat_formats import CHAT_FORMATS
 from ..model.sources import Source
 from ..tokenizer import Tokenizer, TokenizerError
 from ..untrusted import label_of
-from .chat_formats import CHAT_FORMATS, named_template
 from .chat_template import TOKEN_LIKE as _WORD
-from .chat_template import ChatTemplate, check_argument_names
+from .chat_template import ChatTemplate, check_argument_names, named_template
 from .errors import ChatFormatError
 from .marked_text import marks_of
 from .messages import AnyMessage, Message, Tool, as_messages

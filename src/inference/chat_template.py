@@ -8,11 +8,13 @@ templates for `--chat-format`, and for Meta's checkpoints, which do not include 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ..chat_formats import CHAT_FORMATS
 from ..untrusted import escape_line
 from .answer_forms import THINK, CallForm, ThoughtForm, call_form_of, thought_form_of
 from .errors import ChatFormatError
@@ -29,6 +31,8 @@ _RESERVED_NAMES = frozenset(
 )
 _READ_CHARS = 1000  # limit for error messages, which may contain long strings
 _SHOWN_CHARS = 200
+_SHOWN_NAME_CHARS = 80
+_DIRECTORY = Path(__file__).resolve().parent / "templates"
 _ROLE_TEXTS = {role: role for role in TEMPLATE_ROLES}
 # Keys that may contain a message's thoughts. Most templates read the first key, and the
 # templates of gpt-oss and LFM2.5 read the second one. As in transformers, both of them
@@ -178,6 +182,39 @@ class ChatTemplate:
             except ChatFormatError:
                 pass
             raise
+
+
+@cache
+def named_template(name: str, by: str = "name") -> ChatTemplate:
+    """Return the template of a named format, which is cached and compiled only once.
+
+    Args:
+        name: A key of `CHAT_FORMATS`.
+        by: How the format was found, for messages.
+
+    Raises:
+        ChatFormatError: If the name is unknown.
+    """
+    if name not in CHAT_FORMATS:
+        names = ", ".join(CHAT_FORMATS)
+        shown = ascii(name)[:_SHOWN_NAME_CHARS]
+        raise ChatFormatError(f"[chat] chat_format must be one of {names}: got {shown}")
+    chat_format = CHAT_FORMATS[name]
+    return ChatTemplate(
+        text=_text_of(chat_format.files),
+        name=name,
+        by=by,
+        variables=chat_format.variables,
+        tokens=chat_format.tokens,
+        tool_text=_text_of(chat_format.tool_files) or None,
+    )
+
+
+def _text_of(files: tuple[str, ...]) -> str:
+    """Return the concatenated contents of template files."""
+    return "".join(
+        (_DIRECTORY / f"{file}.jinja").read_text(encoding="utf-8") for file in files
+    )
 
 
 def check_argument_names(names: Iterable[str]) -> None:

@@ -22,6 +22,8 @@ from .errors import mismatch
 _SMALLEST_NORM_EPS = 1e-12
 _LARGEST_ROPE_FACTOR = 1e6
 _VECTOR_DTYPES = (ml.bfloat16, ml.float16, ml.float32)
+# The letters of sizes in `checkpoint/names.py` that differ from those in the legend.
+_LEGEND_LETTERS = {"Hh": "H*h", "Kh": "K*h"}
 EMBEDDINGS = "tok_embeddings.weight"
 OUTPUT = "output.weight"
 
@@ -206,6 +208,14 @@ class ModelArgs:
         known = {letter: size for letter, size in self.sizes.items() if letter in "DhFV"}
         known |= {"Hh": Hh, "Kh": Kh}
         return {letter: size for letter, size in known.items() if size}
+
+    @property
+    def tensor_letters(self) -> dict[str, tuple[str, ...]]:
+        """Return the shape of each tensor in letters of the legend, by checkpoint key."""
+        return {
+            row.name: tuple(_LEGEND_LETTERS.get(letter, letter) for letter in row.sizes)
+            for row in self.tensor_rows
+        }
 
     @property
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -2,17 +2,16 @@
 
 A process has at most one trace. Each stage marks its beginning in the trace, which also
 observes the ops. Without a trace, the modules that create and write events are not
-loaded.
+loaded, and neither is `ml`, so that `--help` can read the table of stages without NumPy.
 """
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..ml.op import Observer, OpCall, subscribe, unsubscribe
-
 if TYPE_CHECKING:
+    from ..ml.op import OpCall
     from .records import Details
     from .tracer import TensorLike
     from .tracer import Tracer as Tracer
@@ -22,7 +21,7 @@ __all__ = ["add_own_seconds", "clock", "is_on", "mark", "start", "stop"]
 _NOTHING: Mapping[str, Any] = {}
 
 _tracer: "Tracer | None" = None
-_observer: Observer | None = None  # observes the ops while a trace is on
+_stop_observing: Callable[[], None] | None = None  # while a trace is on
 _own_seconds = 0.0  # seconds spent in tracers and their consumers
 
 
@@ -71,22 +70,25 @@ def start(tracer: "Tracer") -> None:
     Args:
         tracer: Creates the events. Its `close` is called when the trace stops.
     """
-    global _tracer, _observer
+    from ..ml.op import subscribe, unsubscribe  # only needed for a trace
+
+    global _tracer, _stop_observing
     stop()
     _tracer = tracer
-    _observer = functools.partial(_report, tracer)
-    subscribe(_observer)
+    observer = functools.partial(_report, tracer)
+    subscribe(observer)
+    _stop_observing = functools.partial(unsubscribe, observer)
 
 
 def stop() -> None:
     """Stop the trace, if one is on."""
-    global _tracer, _observer
-    if _tracer is None or _observer is None:
+    global _tracer, _stop_observing
+    if _tracer is None or _stop_observing is None:
         return
-    unsubscribe(_observer)
+    _stop_observing()
     tracer = _tracer
     _tracer = None
-    _observer = None
+    _stop_observing = None
     tracer.close()
 
 
@@ -95,7 +97,7 @@ def is_on() -> bool:
     return _tracer is not None
 
 
-def _report(tracer: "Tracer", call: OpCall) -> tuple[str, ...]:
+def _report(tracer: "Tracer", call: "OpCall") -> tuple[str, ...]:
     """Report each result of an op to a tracer, and return the names of the results.
 
     The duration of the op is reported with its first result.

@@ -3,14 +3,18 @@
 Op results get their names and letters (see docs/LEGEND.md) from this registry, so the
 model's source code need not contain them. Line numbers and anchors are computed from
 names, so they cannot become stale.
+
+This module does not import NumPy, so that `--help` need not load it.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from .code import PACKAGE, display_path, symbols_of
-from .records import Letters
+
+Letters: TypeAlias = tuple[str, ...]
 
 # (first stage, page in docs/ that explains the stages from that one on)
 _PAGES = ((16, "14c-next-token.md"), (6, "14b-attention.md"), (1, "14-forward-pass.md"))
@@ -184,44 +188,6 @@ LEGEND: Mapping[str, str] = {
 
 # Stages that contain other stages.
 HOLDS: Mapping[int, str] = {5: "6 to 18", 7: "8 to 14"}
-
-# Letters of tensors that are read but not created by an op: weights, keyed by the part of
-# their name after the layer, and the inputs to sampling and to the embedding. The letters
-# of the weights duplicate the table in `checkpoint/names.py`, because `trace` must not
-# import it. `tests/trace/test_events.py` compares the two for every family.
-_READ_LETTERS: Mapping[str, Letters] = {
-    "tok_embeddings.weight": ("V", "D"),
-    "attention_norm.weight": ("D",),
-    "attention.wq.weight": ("H*h", "D"),
-    "attention.wk.weight": ("K*h", "D"),
-    "attention.wv.weight": ("K*h", "D"),
-    "attention.wo.weight": ("D", "H*h"),
-    "attention.q_norm.weight": ("h",),
-    "attention.k_norm.weight": ("h",),
-    # In OLMo 2, these norms apply to all heads together.
-    "attention.q_norm.weight of all": ("H*h",),
-    "attention.k_norm.weight of all": ("K*h",),
-    "ffn_norm.weight": ("D",),
-    "feed_forward.w1.weight": ("F", "D"),
-    "feed_forward.w2.weight": ("D", "F"),
-    "feed_forward.w3.weight": ("F", "D"),
-    "norm.weight": ("D",),
-    "output.weight": ("V", "D"),
-    "logits": ("V",),
-    "tokens": ("T",),
-}
-
-
-def read_letters(name: str) -> Letters | None:
-    """Return the letters of a weight or another input, or None if unknown.
-
-    A weight is identified by its checkpoint name.
-    """
-    if name.endswith(".bias"):
-        letters = read_letters(f"{name.removesuffix('bias')}weight")
-        return None if letters is None else letters[:1]
-    prefix, _, rest = name.partition(".")
-    return _READ_LETTERS.get(rest.partition(".")[2] if prefix == "layers" else name)
 
 
 def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:

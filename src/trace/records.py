@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .events import Letters
+
 Details: TypeAlias = Mapping[str, Any]  # all values are JSON-compatible
-Letters: TypeAlias = tuple[str, ...]
 
 MARK = "mark"  # the op of the event that opens a stage
 LAYER = "layer"  # the op of the event that summarizes a transformer block

@@ -6,17 +6,19 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from .code import calling_line
-from .events import HOLDS, STAGES, fits, read_letters
-from .records import LAYER, MARK, Details, Event, Letters, TensorInfo, json_value
+from .events import HOLDS, STAGES, Letters, fits
+from .records import LAYER, MARK, Details, Event, TensorInfo, json_value
 
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
+# The letters of the inputs to the embedding and to sampling, which no op creates.
+_INPUT_LETTERS: Mapping[str, Letters] = {"tokens": ("T",), "logits": ("V",)}
 _PRODUCTS = ("matmul", "linear_transformation", "linear_transformations")
 # Number of operations per result element. A matrix product has two per summand instead.
 _OPERATIONS = {
@@ -64,6 +66,8 @@ class Tracer:
     sizes: Mapping[str, int]  # the model's sizes by letter; the run determines T, S and C
     write: Callable[[Event], None]  # receives the events in order
     _: KW_ONLY
+    # The letters of the weights by name: `ModelArgs.tensor_letters`.
+    weight_letters: Mapping[str, Letters] = field(default_factory=dict)
     wants: Wants = lambda *_where: True  # whether any consumer needs the events
     # Returns the text of a token on one line.
     text_of: Callable[[int], str] = lambda _token: ""
@@ -280,8 +284,8 @@ class Tracer:
         shape = tuple(x.shape)
         candidates = (
             self._letters.get(name),
-            read_letters(name),
-            read_letters(f"{name} of all"),
+            self.weight_letters.get(name),
+            _INPUT_LETTERS.get(name),
         )
         letters = next((c for c in candidates if c and fits(c, shape, self._sizes)), ())
         id_ = self._ids.setdefault(_key(x, name), next(self._numbers))

@@ -13,10 +13,8 @@ from src import __version__
 from src.cli.arguments import (
     _NEEDS,
     _NOT_WITH,
-    CHAT_FORMAT_NAMES,
     EXAMPLES,
     FLAGS,
-    LAST_STAGE,
     build_parser,
     example_lines,
     parse_arguments,
@@ -122,10 +120,10 @@ def test_flags_arrive_in_the_record():
     )
 
 
-def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help():
-    assert tuple(CHAT_FORMATS) == CHAT_FORMAT_NAMES
-    assert ", ".join(CHAT_FORMATS) in " ".join(build_parser().format_help().split())
-    assert list(STAGES) == list(range(1, LAST_STAGE + 1))
+def test_the_help_lists_all_chat_formats_and_the_number_of_stages():
+    text = " ".join(build_parser().format_help().split())
+    assert ", ".join(CHAT_FORMATS) in text
+    assert f"stage N of the {len(STAGES)} stages" in text
 
 
 @pytest.mark.parametrize(

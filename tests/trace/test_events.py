@@ -1,14 +1,14 @@
 import importlib
 import inspect
 import re
+from dataclasses import replace
 from functools import reduce
 
 import pytest
 
-from src.checkpoint.names import rows_of
 from src.ml.op import OPS
 from src.model.families import FAMILIES
-from src.trace.events import _READ_LETTERS, STAGES, fits, read_letters
+from src.trace.events import STAGES, fits
 from tests.trace.recording import DIFFERENT, source_files
 from tools.pages import ROOT, anchor, headings
 
@@ -75,30 +75,17 @@ def test_every_stage_is_marked_at_one_place():
 MATRICES = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 
 
-def test_every_weight_has_letters_and_they_are_its_sizes():
+@pytest.mark.parametrize("family", FAMILIES.values())
+def test_every_weight_has_letters_and_they_are_its_sizes(family):
+    args = replace(DIFFERENT, biases=MATRICES, layer_rows=family.layer_rows)
+    shapes = args.tensor_shapes
+    assert args.tensor_letters.keys() == shapes.keys()
+    assert len([name for name in shapes if name.endswith(".bias")]) >= len(MATRICES)
+    for name, letters in args.tensor_letters.items():
+        assert fits(letters, shapes[name], args.sizes), name
+
+
+def test_letters_that_are_not_the_sizes_of_a_tensor_do_not_fit():
     shapes = DIFFERENT.tensor_shapes
-    rows = rows_of(1, biases=MATRICES)
-    biases = [row.name for row in rows if row.name.endswith(".bias")]
-    assert biases
-    shapes |= {name: shapes[f"{name[:-4]}weight"][:1] for name in biases}
-    for name, shape in shapes.items():
-        assert fits(read_letters(name), shape, DIFFERENT.sizes)
-    assert read_letters("layers.0.norm.weight") == ("D",)
-
-
-def test_the_letters_of_weights_are_the_sizes_of_the_table_of_names():
-    letters = {"Hh": "H*h", "Kh": "K*h"}
-    seen = set()
-    for family in FAMILIES.values():
-        for row in rows_of(2, family.layer_rows, MATRICES):
-            is_norm_of_all = "_norm" in row.name and row.sizes in (("Hh",), ("Kh",))
-            name = f"{row.name} of all" if is_norm_of_all else row.name
-            expected = tuple(letters.get(size, size) for size in row.sizes)
-            assert read_letters(name) == expected, name
-            seen.add(name.removeprefix("layers.0.").removeprefix("layers.1."))
-    weights = {name for name in _READ_LETTERS if ".weight" in name}
-    assert weights <= seen
-
-
-def test_a_tensor_that_is_not_read_has_no_letters():
-    assert read_letters("rope.freqs") is None
+    wrong = {("F", "D"), ("D", "H*h"), ("D",)}
+    assert not [x for x in wrong if fits(x, shapes["output.weight"], DIFFERENT.sizes)]

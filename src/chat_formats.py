@@ -1,20 +1,14 @@
-"""The built-in chat templates, which `--chat-format` selects by name.
+"""A table of the built-in chat formats, which `--chat-format` selects by name.
 
-`docs/CHAT-FORMATS.md` compares the formats and lists their sources.
+This module imports nothing from the package, so that `--help` need not load NumPy.
+`inference/chat_template.py` builds the templates. `docs/CHAT-FORMATS.md` compares the
+formats and lists their sources.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-from .chat_template import ChatTemplate
-from .errors import ChatFormatError
-
-_DIRECTORY = Path(__file__).resolve().parent / "templates"
-_SHOWN_CHARS = 80
 
 
 @dataclass(frozen=True)
@@ -24,7 +18,8 @@ class ChatFormat:
     Attributes:
         name: The value of `--chat-format`.
         models: The models that use this format.
-        files: The files in `templates/` that are concatenated to form the template.
+        files: The files in `inference/templates/` that are concatenated to form the
+            template.
         tokens: Special tokens that the tokenizer must have. `bos` and `eos` refer to the
             tokens that begin and end a text, regardless of their names.
         variables: Template variables in addition to the conversation.
@@ -37,24 +32,6 @@ class ChatFormat:
     tokens: tuple[str, ...] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
     tool_files: tuple[str, ...] = ()
-
-    def template(self, by: str) -> ChatTemplate:
-        """Return the format's template. `by` describes how the format was found."""
-        return ChatTemplate(
-            text=_text_of(self.files),
-            name=self.name,
-            by=by,
-            variables=self.variables,
-            tokens=self.tokens,
-            tool_text=_text_of(self.tool_files) or None,
-        )
-
-
-def _text_of(files: tuple[str, ...]) -> str:
-    """Return the concatenated contents of template files."""
-    return "".join(
-        (_DIRECTORY / f"{file}.jinja").read_text(encoding="utf-8") for file in files
-    )
 
 
 _LLAMA3_TOKENS = ("bos", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
@@ -169,17 +146,3 @@ _ROWS = (
 CHAT_FORMATS: Mapping[str, ChatFormat] = MappingProxyType(
     {row.name: row for row in _ROWS}
 )
-
-
-@cache
-def named_template(name: str, by: str = "name") -> ChatTemplate:
-    """Return the template of a named format, which is cached and compiled only once.
-
-    Raises:
-        ChatFormatError: If the name is unknown.
-    """
-    if name not in CHAT_FORMATS:
-        names = ", ".join(CHAT_FORMATS)
-        shown = ascii(name)[:_SHOWN_CHARS]
-        raise ChatFormatError(f"[chat] chat_format must be one of {names}: got {shown}")
-    return CHAT_FORMATS[name].template(by)
