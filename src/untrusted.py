@@ -198,9 +198,7 @@ def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
     if len(content) > limit:
         raise error(f"{label}: size: expected at most {limit} bytes, got more")
     if len(content) < size:
-        raise error(
-            f"{label}: size: expected {size} bytes, got {len(content)} and then the end"
-        )
+        raise error(f"{label}: size: expected {size} bytes, got only {len(content)}")
     return content
 
 
@@ -326,7 +324,7 @@ def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"expected UTF-8, got other bytes at byte {error.start}"
+            f"expected UTF-8, got an invalid byte at offset {error.start}"
         ) from None
     try:
         return json.loads(

@@ -164,7 +164,7 @@ class GgufArray:
                     break
                 append(content[start:at].decode())
         except UnicodeDecodeError as error:
-            got = f"other bytes at byte {error.start}"
+            got = f"an invalid byte at offset {error.start}"
             raise mismatch(
                 f"{self.label}[{len(strings)}]", "text", "UTF-8", got
             ) from None
@@ -380,7 +380,7 @@ class _Reader:
         try:
             return self._take(key, length).decode()
         except UnicodeDecodeError as error:
-            self._refuse(key, "UTF-8", f"other bytes at byte {error.start}")
+            self._refuse(key, "UTF-8", f"an invalid byte at offset {error.start}")
 
     def _value(self, key: str, kind: int) -> GgufValue:
         if kind == _STRING:

@@ -2,7 +2,7 @@
 
 bitsandbytes stores an NF4 weight W with n elements as:
 
-    W                                U8 [ceil(n/2), 1]: two codes per byte, first one high
+    W                                U8 [ceil(n/2), 1]: two codes a byte, upper half first
     W.absmax                         F32 [ceil(n/64)], or U8 with double quantization
     W.quant_map                      F32 [16]: the value of each code
     W.nested_absmax                  F32 [ceil(blocks/256)]: with double quantization

@@ -103,7 +103,7 @@ def _sizes(value: object, key: str) -> tuple[int, ...]:
 
 
 def _rebuild_tensor(arguments: tuple[object, ...]) -> TensorReference:
-    """Replace `_rebuild_tensor_v2`, without the seventh argument that changes values."""
+    """Replace `_rebuild_tensor_v2` with six arguments; a seventh would change values."""
     match arguments:
         case (StorageReference() as storage, offset, size, stride, bool(), hooks) if (
             _none(hooks)

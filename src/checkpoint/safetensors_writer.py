@@ -111,7 +111,7 @@ def safetensors_head(
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text, places
 
 
-# The tensors that represent a weight
+# Tensors that represent a weight.
 
 
 def new_tensors(

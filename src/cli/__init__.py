@@ -46,7 +46,7 @@ def usage_errors_of_rank() -> Iterator[None]:
     """Report an invalid argument on this rank unless rank 0 reports it as well.
 
     All ranks usually have the same arguments. If a rank other than rank 0 exited without
-    a report, rank 0 would wait for it.
+    telling rank 0, rank 0 would wait for it forever.
     """
     rank, _ = mpi_place()
     if rank == 0:

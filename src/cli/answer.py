@@ -92,13 +92,13 @@ class Settings(SamplingArgs):
 
 
 def canonical(name: str) -> str:
-    """Return our name for a setting, given a flag of this or another program."""
+    """Return the name of a setting, given a flag of this or another program."""
     flag = f"--{name.replace('_', '-')}"
     return OTHER_NAMES.get(flag, flag)[2:].replace("-", "_")
 
 
 def _setting_name(name: str) -> str:
-    """Return our name for a setting; raise UsageError if the name is unknown."""
+    """Return the field name of a setting, or raise UsageError if it is unknown."""
     name = canonical(name)
     if name not in SETTINGS:
         raise UsageError(f"no setting {name}: {_reason_of_absence(name)}")
@@ -191,7 +191,7 @@ def statistics_line(stats: GenerationStats, stop_reason: str, context_length: in
 
 
 def _rate(tokens: int, seconds: float) -> str:
-    """Return ` N/s`, or an empty string without tokens or measured time."""
+    """Return ` N/s`, or an empty string if there are no tokens or no time."""
     if tokens <= 0 or seconds <= 0:
         return ""
     rate = tokens / seconds

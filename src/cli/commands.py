@@ -23,7 +23,7 @@ _QUOTED = 66  # maximum length of a quoted message, so that it fits on one line
 _SIMILARITY = 0.6  # minimum similarity of a suggested name
 _NOTHING_YET = "the conversation is empty"
 _ON_OFF = ("on", "off")
-# Names for our commands in other chats (ollama, llama.cpp, llm), and input lines that are
+# Names of the commands in other chats (ollama, llama.cpp, llm), and input lines that are
 # commands without a slash.
 _OTHER_NAMES = {
     **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit"),
@@ -31,7 +31,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("/retry", "/regenerate"), "/regen"),
     "/reset": "/clear",
 }
-# Settings of ollama's `/set NAME`, with our equivalents.
+# Settings of ollama's `/set NAME`, with their equivalents here.
 _SET_ELSEWHERE = {
     "verbose": "/stats on shows statistics",
     "quiet": "/stats off hides statistics",
@@ -307,7 +307,7 @@ _TOPICS: dict[str, Callable[[Session], str]] = {
     "cache": _show_cache,
     "tokens": lambda s: token_table(s.tokenizer, s.history_ids()) or _NOTHING_YET,
 }
-# Topics of ollama's `/show`, with our equivalents.
+# Topics of ollama's `/show`, with their equivalents here.
 _OTHER_TOPICS = {"info": "model", "parameters": "params", "template": "prompt"}
 
 

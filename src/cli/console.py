@@ -45,7 +45,9 @@ def usage_errors(expected: str) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise UsageError(f"{expected}, got other bytes at byte {error.start}") from None
+        raise UsageError(
+            f"{expected}, got an invalid byte at offset {error.start}"
+        ) from None
     except (OSError, ValueError) as error:  # a NUL in the path raises ValueError
         raise UsageError(f"{expected}, got {reason_of(error)}") from None
 

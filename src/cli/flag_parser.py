@@ -14,7 +14,7 @@ from ..untrusted import escape_line
 
 T = TypeVar("T")
 
-# Names for our flags in llama.cpp, ollama, mlx_lm and transformers.
+# Names of the flags in llama.cpp, ollama, mlx_lm and transformers.
 _SAME = {
     "--completion": "-no-cnv --no-conversation --ignore-chat-template",
     "--context-length": "--ctx-size --num-ctx",

@@ -29,7 +29,7 @@ from .console import Console, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class RankedOptions(Options):
-    """Options for rank 0 of several; `load_on_ranks` loads the model on every rank."""
+    """Options of rank 0, for which `load_on_ranks` loads the model on every rank."""
 
     load_on_ranks: Callable[[Source, int | None, Console], tuple[Model, int]]
 

@@ -155,6 +155,6 @@ def template_named(options: Options) -> ChatTemplate | None:
     except UnicodeDecodeError as error:
         label = label_of(path)
         raise UsageError(
-            f"{label}: text: expected UTF-8, got other bytes at byte {error.start}"
+            f"{label}: text: expected UTF-8, got an invalid byte at offset {error.start}"
         ) from None
     return ChatTemplate(text, name=label_of(Path(path.name)), by="--chat-template")

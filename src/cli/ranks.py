@@ -125,8 +125,8 @@ class World:
     ) -> tuple[Model, int]:
         """Load a model on all ranks; an error on any rank is raised on every rank.
 
-        An unexpected error on this rank alone ends all ranks, because the others would
-        wait for it.
+        If an unexpected error occurs only on this rank, all ranks are terminated, because
+        the other ranks would wait for this one.
         """
         try:
             return self._load(source, positions, console)

@@ -2,8 +2,8 @@
 
 The engine never imports this module. `python -m src.cli.reference FOLDER` reads
 `request.json` and `ours.npz` from the folder and writes `theirs.npz` and `reply.json`.
-Each step starts from our network's result for the previous step, so that a difference is
-caused by that step alone.
+Each step starts from the result of `model/llama.py` for the previous step, so that a
+difference is caused by that step alone.
 """
 
 import json
@@ -94,7 +94,7 @@ def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
 
 
 def _dequantized_weights(directory: Path) -> dict[str, Any]:
-    """Return the weights of a quantized model, dequantized to float32 by our code."""
+    """Return the weights of a quantized model, dequantized to float32 by `ml`."""
     model = load_model(directory)
     weights = {}
     for row in model.args.tensor_rows:
@@ -128,7 +128,7 @@ def _read_model(request: dict[str, Any], folder: Path) -> Any:
 
 
 def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a model on our network's intermediate results; return its own results."""
+    """Run a model on given intermediate results, and return its own results."""
     theirs: dict[str, Any] = {}
 
     def exchange(key: str, tensor: Any) -> Any:

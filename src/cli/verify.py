@@ -2,7 +2,7 @@
 
 Both networks compute in float32, one after the other. Our network runs first, in this
 process. transformers then runs in a separate process (`reference.py`) and starts each
-step from our result for the previous one.
+step from the result of `model/llama.py` for the previous step.
 """
 
 import json
@@ -281,7 +281,7 @@ def _run_transformers(
         )
         if process.returncode == -signal.SIGKILL:
             raise NotEnoughMemoryError(
-                "memory: expected enough for transformers, got its process killed"
+                "memory: expected enough for transformers, but its process was killed"
             )
         if process.returncode:
             reason = (process.stderr.splitlines() or [f"exit code {process.returncode}"])[

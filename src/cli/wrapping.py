@@ -86,12 +86,12 @@ class WordWrap:
         self._begin_line()
 
     def _begin_line(self) -> None:
-        """Begin a line of the text."""
+        """Start a new line of the text."""
         self._beginning = ""
         self._begin_row("")
 
     def _begin_row(self, word: str) -> None:
-        """Begin a row on the screen with a word."""
+        """Start a new row on the screen with a word."""
         self._word = word  # the text since the last possible line break
         self._column = sum(map(character_width, word))
         self._gap = ""  # spaces that are shown only when another word follows

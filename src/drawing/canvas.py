@@ -19,7 +19,7 @@ LARGE = 16
 TITLE = 21
 _MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _SANS = "-apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
-# Character width relative to the font size: that of the widest monospace font above, and
+# Character width relative to the font size: the maximum of the monospace fonts above, and
 # the average of the proportional fonts.
 MONO_EM = 0.61
 SANS_EM = 0.58

@@ -18,8 +18,8 @@ _WITH_VALUES = (4, 13, 17)
 class Recorder:
     """Records the events that the diagrams need, for an answer of any length.
 
-    These are the events in the first layer of the first pass and outside the layers, and
-    from later passes only those for the loop, sampling and text output.
+    From the first pass, these are the events in the first layer and outside the layers.
+    From later passes, only the events for the loop, sampling and text output are needed.
     """
 
     events: list[Event] = field(default_factory=list)  # the recorded events, in order

@@ -81,7 +81,7 @@ class StopStrings:
             if not isinstance(stop, str) or not stop:
                 shown = ascii(stop)[:80]
                 raise PromptError(
-                    f"[generate] stop must hold texts of >= 1 character: got {shown}"
+                    f"[generate] stop must contain texts of >= 1 character: got {shown}"
                 )
         self.found = False  # whether a stop string has ended the text
         self.held = ""  # text that may be the beginning of a stop string
@@ -129,7 +129,7 @@ class AnswerText:
         stops = _as_tuple("stop", (stop,) if isinstance(stop, str) else stop)
         if stops and tokenizer is None:
             raise PromptError(
-                "[generate] stop needs a tokenizer: the model's directory holds none"
+                "[generate] stop needs a tokenizer: the model's directory contains none"
             )
         ends = token_list("[generate] end_ids", [*_as_tuple("end_ids", end_ids)])
         self._stops = StopStrings(stops)
@@ -421,7 +421,9 @@ def _checked_prompt(model: Model, sequence_length: int, request: Request) -> lis
         )
     ids = token_list("[generate] prompt_ids", prompt_ids)
     if not ids:
-        raise PromptError("[generate] prompt_ids must hold at least one token: got none")
+        raise PromptError(
+            "[generate] prompt_ids must contain at least one token: got none"
+        )
     ids = ids + token_list("[generate] answer_ids", request.answer_ids)
     if len(ids) >= sequence_length:
         raise ContextFullError(len(ids), sequence_length)

@@ -419,7 +419,7 @@ class BatchEngine:
                 self._end(submitted, ClosedError(_CLOSED))
 
     def _drop_ended(self) -> None:
-        """End answers that are cancelled, late, or still waiting after `close`."""
+        """End answers that are cancelled, out of time, or still waiting after `close`."""
         for submitted in [*self._answers]:
             if submitted._is_cancelled:
                 self._end(submitted)

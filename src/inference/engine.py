@@ -118,7 +118,7 @@ class InferenceEngine:
     into it, and the engine remains usable. Only the newest iterator of an engine can
     continue.
 
-    An engine belongs to one call at a time. From its first step until its last one, or
+    An engine belongs to one call at a time. From its first step to its last step, or
     until its iterator is closed or garbage-collected, an answer belongs to the thread
     that requested its latest step. If another thread starts an answer or calls `reset`
     meanwhile, this raises `InferenceError("this engine is in use by another thread")` and
@@ -191,7 +191,7 @@ class InferenceEngine:
     def _tokenizer(self) -> Tokenizer:
         if self.model.tokenizer is None:
             raise PromptError(
-                "[chat] model must have a tokenizer: its directory holds none"
+                "[chat] model must have a tokenizer: its directory contains none"
             )
         return self.model.tokenizer
 

@@ -137,7 +137,9 @@ def as_messages(messages: Sequence[AnyMessage]) -> list[Message]:
             f"[chat] messages must be a list of {_EXPECTED}: got {kind}"
         )
     if not messages:
-        raise ChatFormatError("[chat] messages must hold at least one message: got none")
+        raise ChatFormatError(
+            "[chat] messages must contain at least one message: got none"
+        )
     return [_as_message(number, message) for number, message in enumerate(messages)]
 
 

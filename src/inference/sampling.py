@@ -116,7 +116,7 @@ def _bias_pairs(bias: Any) -> tuple[tuple[int, float], ...]:
         if isinstance(token, bool) or not isinstance(token, int) or token < 0:
             shown = ascii(token)[:80]
             raise SamplingError(
-                f"[sampling] logit_bias must have ids of at least 0: got {shown}"
+                f"[sampling] the ids in logit_bias must be >= 0: got {shown}"
             )
         if token in values:
             raise SamplingError(

@@ -19,7 +19,7 @@ from .errors import InferenceError
 STEPS = 100_000
 _STEPS_PER_VALUE = 1000
 
-# The amount of work that one step pays for.
+# The amount of work that counts as one step.
 _CHARACTERS_MADE = 64
 _CHARACTERS_SEARCHED = 16
 _ELEMENTS_MADE = 4
@@ -64,18 +64,18 @@ class Budget:
             raise TemplateBoundError("it takes too many steps")
 
     def take_to_make(self, characters: int) -> None:
-        """Pay for the creation of a string with this many characters."""
+        """Deduct the steps for creating a string with this many characters."""
         self.take(1 + characters // _CHARACTERS_MADE)
 
     def take_to_pass(self, value: object) -> None:
-        """Pay for a function that visits the direct elements of a value."""
+        """Deduct the steps for visiting the direct elements of a value."""
         if isinstance(value, str):
             self.take(1 + len(value) // _CHARACTERS_MADE)
         elif isinstance(value, (*CONTAINERS, *VIEWS, range)):
             self.take(1 + len(value) // _ELEMENTS_PASSED)
 
     def take_to_read(self, value: object) -> None:
-        """Pay for a function that reads a value completely, such as a comparison."""
+        """Deduct the steps for reading a value completely, as in a comparison."""
         if isinstance(value, str):
             self.take(1 + len(value) // _CHARACTERS_SEARCHED)
         elif isinstance(value, CONTAINERS):
@@ -86,9 +86,10 @@ class Budget:
             self.take(1 + len(value) // _ELEMENTS_PASSED)
 
     def measure(self, value: object, depth: int = 0) -> tuple[int, int]:
-        """Return the weight and the nesting depth of a value, and pay for new containers.
+        """Return the weight and the nesting depth of a value.
 
-        The weight is the number of values inside, with long strings counted as several
+        This deducts the steps for containers that have not been measured before. The
+        weight is the number of values inside, with long strings counted as several
         values. A list that occurs twice counts twice, because it is also written twice.
         """
         if isinstance(value, str):

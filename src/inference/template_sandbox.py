@@ -307,7 +307,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     # ---- methods that are called by the generated code --------------------------------
 
     def spend(self, steps: int) -> bool:
-        """Pay for running a part of a template, and return True."""
+        """Deduct the steps for running a part of a template, and return True."""
         self._budget.take(steps)
         return True
 
@@ -360,11 +360,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self._pay_for_result(value[start:stop:step])
 
     def new_container(self, value: Any) -> Any:
-        """Pay for a new list, tuple or dict, and return it."""
+        """Deduct the steps for a new list, tuple or dict, and return it."""
         return self._pay_for_result(value)
 
     def operand(self, value: Any) -> Any:
-        """Pay for reading a comparison operand, and return it."""
+        """Deduct the steps for reading a comparison operand, and return it."""
         self._budget.take_to_read(value)
         return value
 
@@ -439,7 +439,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self._pay_for_result(super().call(context, function, *arguments, **named))
 
     def _pay_for_method(self, owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
-        """Pay for a method call on a list, dict or loop, which may read it completely."""
+        """Deduct the steps for a method that may read a whole list, dict or loop."""
         if name in ("changed", "count", "index"):
             for value in arguments:
                 self._budget.take_to_read(value)
@@ -487,7 +487,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return result
 
     def _pay_for_search(self, name: str, text: str, arguments: tuple[Any, ...]) -> None:
-        """Pay for the comparisons of a string method that searches."""
+        """Deduct the steps for the comparisons of a string method that searches."""
         if name in _SEARCHING:
             self._budget.take_to_read(text)
         if name in _SEARCHING_BACKWARDS:
@@ -498,7 +498,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def _pay_for_growth(
         self, name: str, text: str, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        """Pay in advance for the result of `replace`, `join` or a split method."""
+        """Deduct the steps for the result of `replace`, `join` or a split method."""
         if name == "replace" and len(arguments) > 1:
             old, new = arguments[:2]
             if isinstance(old, str) and isinstance(new, str):
@@ -575,7 +575,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return counted
 
     def _pay_for_result(self, result: Any) -> Any:
-        """Pay for a new string, list or dict, and return it."""
+        """Deduct the steps for a new string, list or dict, and return it."""
         if isinstance(result, str):
             self._budget.take_to_make(len(result))
         elif isinstance(result, CONTAINERS):
@@ -701,6 +701,6 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _strftime_now(self, form: str) -> str:
         if len(form) > _LONGEST_DATE_FORMAT:
-            raise TemplateBoundError("the format of a date is too long")
+            raise TemplateBoundError("the date format is too long")
         text = datetime.datetime.now().strftime(str.__str__(form))
         return marked_text.as_outside(text, form)

@@ -304,7 +304,7 @@ def checked_number(op: str, value: Any, dtype: DType) -> Any:
             "; dequantize() gives a plain tensor" if hasattr(value, "dequantize") else ""
         )
         if isinstance(value, np.ndarray):
-            hint = "; Tensor.from_numpy(array) makes a Tensor"
+            hint = "; Tensor.from_numpy(array) creates a Tensor"
         raise DTypeError(
             f"[{op}] value must be a number of the kind of {dtype}: "
             f"{type(value).__name__}{hint}"

@@ -275,7 +275,7 @@ def as_address(bytes_or_address: Any) -> int:
 def weight(
     pointers: Sequence[Any], code: int, offset: float = 0.0, activations: int = 0
 ) -> Any:
-    """Make the C `Weight` struct from pointers to memory that must outlive it.
+    """Create the C `Weight` struct from pointers to memory that must outlive it.
 
     The first pointer, to the data, is required. Pointers to scales, absmax and the nested
     code may follow.

@@ -47,7 +47,7 @@ class TensorBase(Operand):
     __slots__ = ("_dtype", "_name", "_pointer", "_shape", "_size", "_weight")
 
     is_tensor = True
-    array_hint = "; Tensor.from_numpy(array) makes a Tensor"
+    array_hint = "; Tensor.from_numpy(array) creates a Tensor"
 
     # The address for the kernels as a `void *`, set only if the elements are contiguous.
     _pointer: Any
@@ -112,7 +112,7 @@ class _OpMethod:
 def _operator(
     name: str, *, is_reflected: bool = False
 ) -> "Callable[[Tensor, Any], Tensor]":
-    """Make an operator method that calls the op named `name`.
+    """Create an operator method that calls the op named `name`.
 
     If the op does not support the other operand's type, Python tries the other operand's
     method. NumPy arrays are rejected instead, because their methods would convert the
@@ -133,7 +133,7 @@ def _operator(
 def _missing_operator(
     name: str, *, is_reflected: bool = False
 ) -> "Callable[[Tensor, Any], Any]":
-    """Make a method for an unsupported operator, so that NumPy does not handle it."""
+    """Create a method for an unsupported operator, so that NumPy does not handle it."""
 
     def method(_self: "Tensor", other: Any) -> Any:
         _check_no_array(name, "a" if is_reflected else "b", other)
@@ -148,7 +148,7 @@ def _check_no_array(op: str, label: str, operand: Any) -> None:
         kind = type(operand).__name__
         raise TensorTypeError(
             f"[{op}] {label} must be a Tensor or a number: {kind}; "
-            "Tensor.from_numpy(array) makes a Tensor"
+            "Tensor.from_numpy(array) creates a Tensor"
         )
 
 
@@ -229,7 +229,7 @@ class Tensor(TensorBase):
 
     @classmethod
     def from_numpy(cls, array: Array, name: str = "") -> "Tensor":
-        """Make a tensor that shares memory with a NumPy array.
+        """Create a tensor that shares memory with a NumPy array.
 
         Args:
             array: An array of any shape and strides, with a dtype that `ml` supports.
@@ -270,7 +270,7 @@ class Tensor(TensorBase):
         offset: int = 0,
         name: str = "",
     ) -> "Tensor":
-        """Make a tensor that shares memory with a buffer, such as a mapped file.
+        """Create a tensor that shares memory with a buffer, such as a mapped file.
 
         See `Tensor` for the other arguments and the exceptions.
 
@@ -295,7 +295,7 @@ class Tensor(TensorBase):
 
     @staticmethod
     def from_integers(values: Iterable[int], name: str = "") -> "Tensor":
-        """Make an int32 vector from Python integers.
+        """Create an int32 vector from Python integers.
 
         Raises:
             TensorTypeError: If a value is not an integer.
@@ -315,7 +315,7 @@ class Tensor(TensorBase):
     def _view(
         self, shape: Shape, strides: Shape | None, offset: int, dtype: Any = None
     ) -> "Tensor":
-        """Make a view of the same storage, without a bounds check."""
+        """Create a view of the same storage, without a bounds check."""
         view: Tensor = _new(Tensor)
         size = 1
         for n in shape:

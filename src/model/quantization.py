@@ -107,7 +107,7 @@ def quantize_weights(
 
 
 class DequantizedWeights(Mapping[str, ml.Weight]):
-    """Plain weights by checkpoint key. Quantized ones are dequantized on each look-up.
+    """Plain weights by checkpoint key. Quantized weights are dequantized at each look-up.
 
     Args:
         tensors: The weights, some of which are quantized.

@@ -158,7 +158,7 @@ def new_path(target: Path, kind: str) -> Iterator[Path]:
 
     For the kind "directory", an empty directory is created at that path. The path is in a
     new directory with a random name, so that concurrent processes, including those in
-    other containers, cannot choose the same one. It is removed on failure.
+    other containers, cannot choose the same path. It is removed on failure.
     """
     parent = target.absolute().parent
     prefix = f".{target.absolute().name}.unfinished-"

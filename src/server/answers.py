@@ -30,7 +30,7 @@ from .errors import RequestError, encode, refusal
 from .service import Sender, Service
 
 _SECONDS = 600.0  # time limit for an answer, including its time in the queue
-# OpenAI's names for our stop reasons. All others become `length`.
+# OpenAI's names for the stop reasons. All others become `length`.
 _REASONS = {None: None, "eot": "stop", "stop string": "stop"}
 
 _ID_CHARACTERS = string.ascii_letters + string.digits

@@ -76,7 +76,7 @@ class _JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """The format of an answer. `regex` and `grammar` (Lark) are our extensions."""
+    """The format of an answer. `regex` and `grammar` (Lark) extend OpenAI's API."""
 
     type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
     json_schema: _JsonSchema | None = None

@@ -260,7 +260,7 @@ def _read_fields(
             try:
                 value = value.decode()
             except UnicodeDecodeError as error:
-                got = f"other bytes at byte {error.start}"
+                got = f"an invalid byte at offset {error.start}"
                 raise mismatch(path, where + name, "UTF-8", got) from None
         values[name] = kind(value)
     return dict(known.values()) | values

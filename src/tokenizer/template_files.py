@@ -46,7 +46,7 @@ def _read_text(path: Path) -> str:
         return read_whole(path, MAX_FILE_BYTES, TokenizerError).decode("utf-8")
     except UnicodeDecodeError as error:
         raise mismatch(
-            path, "text", "UTF-8", f"other bytes at byte {error.start}"
+            path, "text", "UTF-8", f"an invalid byte at offset {error.start}"
         ) from None
 
 

@@ -111,7 +111,7 @@ def test_a_string_of_an_array_that_is_not_utf8_is_refused_when_it_is_asked_for(
     array_of_texts = read(path, content).keys["k"]
     assert array_of_texts.values(1) == ["a"]
     with pytest.raises(
-        CheckpointError, match=r"key 'k'\[1\]: text: expected UTF-8, got other by"
+        CheckpointError, match=r"key 'k'\[1\]: text: expected UTF-8, got an invalid by"
     ):
         array_of_texts.values()
 
@@ -217,7 +217,7 @@ BAD: list[tuple[str, bytes, bytes]] = [
         header(0, 1) + key("k" * 200, 0),
     ),
     (
-        "key 0: name: expected UTF-8, got other bytes at byte 1",
+        "key 0: name: expected UTF-8, got an invalid byte at offset 1",
         header(0, 1) + key(b"k\xff", 0),
         header(0, 1) + key("k\u00ff", 0),
     ),

@@ -191,7 +191,7 @@ BAD = {
     "NUL at the end": (file_bytes(b"{}\0\0"), "header: expected JSON"),
     "not UTF-8": (
         file_bytes(b'{"\xff": 1}'),
-        "expected UTF-8, got other bytes at byte 2",
+        "expected UTF-8, got an invalid byte at offset 2",
     ),
     "cut": (file_bytes(JSON.encode()[:-3], DATA), "header: expected JSON"),
     "NaN": (one("[NaN]"), "finite number, got NaN"),

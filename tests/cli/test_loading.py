@@ -405,7 +405,11 @@ def test_a_template_is_named_or_read_from_a_file_and_gets_its_arguments(
     ("content", "flags", "error"),
     [
         (None, (), "--chat-template: expected a file or one of llama3, llama2, "),
-        (b"ab\xff", (), "own.jinja: text: expected UTF-8, got other bytes at byte 2"),
+        (
+            b"ab\xff",
+            (),
+            "own.jinja: text: expected UTF-8, got an invalid byte at offset 2",
+        ),
         (b"x" * 300_000, (), "own.jinja: size: expected at most 131072"),
         (b"{% for %}", (), "chat template: Expected an expression"),
         (b"", ("--template-arg", "messages=[]"), "argument must not be called messages"),

@@ -188,7 +188,7 @@ def test_the_answer_streams_through_a_pipe_and_ctrl_c_ends_it_without_a_tracebac
     [
         (".", "Is a directory"),
         ("no/no", "No such file"),
-        (sys.executable, "UTF-8, got other by"),
+        (sys.executable, "UTF-8, got an invalid by"),
     ],
 )
 def test_a_prompt_file_that_cannot_be_read_is_refused(path, reason):

@@ -123,8 +123,8 @@ def changed(keys: str, value: object) -> dict[str, Any]:
         ("settings.max_tokens", True, "max_tokens: .*, got true"),
         ("settings.max_tokens", "x" * 9999, r"max_tokens: .*, got 'x{77}\.\.\.'$"),
         ("settings.stop", "x", "stop: expected a list, got 'x'"),
-        ("settings.stop", [1], "stop must hold texts of .*: got 1"),
-        ("settings.stop", [""], "stop must hold texts of >= 1 character"),
+        ("settings.stop", [1], "stop must contain texts of .*: got 1"),
+        ("settings.stop", [""], "stop must contain texts of >= 1 character"),
         ("messages", {}, "messages: expected a list, got a"),
         ("messages.1.x", 1, r"messages\[1\] must have .*: got 'role', 'content', 'x'"),
         ("messages.1.role", "\x1b", r"role must be one of .*: got '\\x1b'"),
@@ -315,7 +315,7 @@ def test_what_is_no_text_or_too_long_is_refused(tmp_path):
     file = tmp_path / "text"
     for content, reason in (
         (b"x" * 101, "size: expected at most 100 bytes, got 101"),
-        (b"ab\xff", "text: expected UTF-8, got other bytes at byte 2"),
+        (b"ab\xff", "text: expected UTF-8, got an invalid byte at offset 2"),
         (b"ab\0", "text: expected text, got a zero at byte 2"),
     ):
         file.write_bytes(content)

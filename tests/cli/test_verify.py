@@ -366,7 +366,9 @@ def test_a_copy_that_does_not_fit_is_refused_with_the_arithmetic(
 def test_a_process_that_the_system_ends_is_a_lack_of_memory(run, installed, monkeypatch):
     ended = subprocess.CompletedProcess([], -9, "", "")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
-    text = b"error: memory: expected enough for transformers, got its process killed\n"
+    text = (
+        b"error: memory: expected enough for transformers, but its process was killed\n"
+    )
     assert run("--verify") == Outcome(4, b"", text)
 
 

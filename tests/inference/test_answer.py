@@ -33,7 +33,7 @@ def test_the_stop_string_that_begins_first_wins_and_cuts_its_piece():
 
 @pytest.mark.parametrize("bad", [[""], ["a", ""], [5], [None]])
 def test_a_stop_string_must_be_a_text_of_some_length(bad):
-    with pytest.raises(PromptError, match="stop must hold texts"):
+    with pytest.raises(PromptError, match="stop must contain texts"):
         StopStrings(bad)
 
 

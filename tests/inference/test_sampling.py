@@ -408,9 +408,9 @@ def test_a_bias_leaves_the_probability_by_the_model_and_is_a_stage():
 @pytest.mark.parametrize(
     ("bias", "message"),
     [
-        ({-1: 1.0}, "logit_bias must have ids of at least 0: got -1"),
-        ({"5": 1.0}, "logit_bias must have ids of at least 0: got '5'"),
-        ({True: 1.0}, "logit_bias must have ids of at least 0: got True"),
+        ({-1: 1.0}, "the ids in logit_bias must be >= 0: got -1"),
+        ({"5": 1.0}, "the ids in logit_bias must be >= 0: got '5'"),
+        ({True: 1.0}, "the ids in logit_bias must be >= 0: got True"),
         ({5: 100.5}, "logit_bias must be from -100 to 100 for token 5: got 100.5"),
         (
             {5: math.nan},

@@ -119,7 +119,7 @@ ARRAYS = [
 def test_an_array_of_numpy_is_refused_on_both_sides_of_every_operator(name, array, dtype):
     x = ml.ones(2, dtype=dtype)
     text = (
-        r"must be a Tensor or a number: \w+; Tensor.from_numpy\(array\) makes a Tensor$"
+        r"must be a Tensor or a number: \w+; Tensor.from_numpy\(array\) creates a Tensor$"
     )
     with pytest.raises(ml.TensorTypeError, match=rf"^\[{name}\] b {text}"):
         BINARY[name](x, array)
@@ -156,7 +156,7 @@ def test_tensors_of_arrays_and_numpys_numbers_are_taken_and_numpys_functions_wor
 
 
 def test_a_function_names_from_numpy_for_an_array():
-    text = r"; Tensor.from_numpy\(array\) makes a Tensor$"
+    text = r"; Tensor.from_numpy\(array\) creates a Tensor$"
     array = np.ones((2, 2))
     for call in (
         lambda: ml.add(X, array),

@@ -104,7 +104,7 @@ DTypeError: dtype must equal float32:
   ml.polar(of("bfloat16", 2), f(2)) -> bfloat16 (shape [2])
   of("bfloat16", 3, 2).view_as_complex() -> bfloat16
 TensorTypeError: x must be a Tensor:
-  ml.exp(np.ones(3)) -> ndarray; Tensor.from_numpy(array) makes a Tensor
+  ml.exp(np.ones(3)) -> ndarray; Tensor.from_numpy(array) creates a Tensor
   ml.sum([1]) -> list
   ml.sort(5) -> int
 TensorTypeError: b must be a Tensor:
@@ -325,7 +325,7 @@ ml.tril(f(2)) -> ShapeError: ndim must be >= 2: 1 (shape [2])
 ml.tril(f(2, 2), 0.5) -> ShapeError: diagonal must be integers: (0.5,)
 # linear
 ml.linear_transformation(f(1, 2), np.ones((3, 2))) ->
-    TensorTypeError: weight must be a Tensor: ndarray; Tensor.from_numpy(array) makes a Tensor
+    TensorTypeError: weight must be a Tensor: ndarray; Tensor.from_numpy(array) creates a Tensor
 ml.linear_transformation(f(2, 5), f(4, 5), bias=f(3)) ->
     ShapeError: bias.shape must equal weight.shape[:1]: [3] != [4] (weight [4, 5])
 ml.matmul(f(7, 64), f(128, 60)) ->

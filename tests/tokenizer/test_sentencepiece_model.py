@@ -189,7 +189,7 @@ MALFORMED = [
     ("long piece", with_row("x" * 4097), "characters, got 4097"),
     ("nothing in a piece", with_piece(), "pieces: expected .*, got an empty one"),
     ("no text", with_piece(float_field(2, 1.0)), "1 to 4096 characters, got 0"),
-    ("not UTF-8", with_row(b"\xff\xfe"), "UTF-8, got other bytes at byte 0"),
+    ("not UTF-8", with_row(b"\xff\xfe"), "UTF-8, got an invalid byte at offset 0"),
     ("NaN", with_row("x", score=float("nan")), "score: expected a finite number"),
     ("infinite", with_row("x", score=float("inf")), "a finite number, got inf"),
     ("unused", with_row("x", UNUSED), "type: expected 1, 2, 3, 4 or 6, .*, got 5"),

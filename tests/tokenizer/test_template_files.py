@@ -75,7 +75,9 @@ def test_a_damaged_configuration_is_refused(
     with pytest.raises(TokenizerError, match=got):
         read_chat_templates(tmp_path)
     (tmp_path / "chat_template.jinja").write_bytes(b"ab\xff")
-    with pytest.raises(TokenizerError, match="expected UTF-8, got other bytes at byte 2"):
+    with pytest.raises(
+        TokenizerError, match="expected UTF-8, got an invalid byte at offset 2"
+    ):
         read_chat_templates(tmp_path)
 
 

@@ -155,7 +155,7 @@ def ones_like(x: Tensor) -> Tensor:
 
 @op
 def tensor(data: Any, dtype: DType | str | None = None) -> Tensor:
-    """Make a new tensor by copying a number, nested sequences, an array or a tensor.
+    """Create a new tensor by copying a number, nested sequences, an array or a tensor.
 
     By default, the result has the dtype of the array or tensor, and Python numbers become
     bool, int64, float32 or complex64, as in PyTorch.

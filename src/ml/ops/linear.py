@@ -44,7 +44,7 @@ def linear_transformation(
     weight dequantized to the dtype of `x`. There is one exception: if `x` is bfloat16 and
     its rows consist of whole blocks, they are multiplied as integers. The rounding error
     of an element of `x` is then at most 2^-15 of the largest magnitude in its group of
-    32, or 1/254 of it if `weight.activations` is int8, and that of an nf4 weight is at
+    32, or 1/254 of it if `weight.activations` is int8. The error of an nf4 weight is at
     most 2^-12 of its scale.
 
     Args:
