@@ -72,7 +72,7 @@ require-trusted-types-for 'script'; trusted-types 'none'">
 <style>{css}</style>
 </head>
 <body>
-<main id="page"><p>This page needs JavaScript, which it contains.</p></main>
+<main id="page"><p>This page needs JavaScript. Its script is part of the page.</p></main>
 """
 
 

@@ -426,7 +426,7 @@ def test_the_map_says_that_the_section_describes_other_runs(two_formats, page):
     opened(page, two_formats[0])
     go(page, "map")
     text = page.locator("#view").inner_text()
-    assert "those of the book's own runs" in page.locator("#section-run").inner_text()
+    assert "come from the book's own runs" in page.locator("#section-run").inner_text()
     assert "log of this run" not in text
     assert "Its lines in the log of the run of this chapter" in text
 

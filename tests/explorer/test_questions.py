@@ -32,7 +32,7 @@ def click(page, text: str) -> None:  # noqa: F811
     number = re.search(r"[\d.]+", text)
     if text.startswith("show position"):
         page.click("#drawn-from")
-    elif text.startswith("token looked at"):
+    elif text.startswith("attended token"):
         page.select_option("#attention-key", number[0])
     elif text.startswith("temperature"):
         page.locator("#sampling-temperature").fill(number[0])

@@ -9,11 +9,11 @@ async function attentionView(root) {
   const rowOf = await run.attention();
   const rows = range(S).map((i) => rowOf(state.layer, state.head, i));
   root.append(
-    h("p", {}, `Each of ${L} layers has ${H} query heads; ${G === 1 ? "each has its own key/value head" : `${G} of them share a key/value head, one of ${run.sizes.K}`}. Weights are stored in steps of 1/255. A row is the token that looks, a column the token that it looks at.`),
+    h("p", {}, `Each of the ${L} layers has ${H} query heads. ${G === 1 ? "Each query head has its own key/value head" : `Every ${G} query heads share one of ${run.sizes.K} key/value heads`}. Weights are stored in steps of 1/255. A row is the token that attends, and a column is the token that it attends to.`),
     h("div", { class: "controls" },
       choice("attention-layer", "layer", range(L).map((l) => [l, l]), state.layer, (x) => show({ layer: Number(x) })),
       choice("attention-head", "head", range(H).map((i) => [i, `${i} (key/value ${Math.floor(i / G)})`]), state.head, (x) => show({ head: Number(x) })),
-      choice("attention-query", "token that looks", range(S).map((i) => [i, `${i} ${run.label(run.tokens[i], 20)}`]), p, (x) => show({ position: Number(x) }))),
+      choice("attention-query", "attending token", range(S).map((i) => [i, `${i} ${run.label(run.tokens[i], 20)}`]), p, (x) => show({ position: Number(x) }))),
     drawnNote(run, p), await headGrid(run, G),
     h("h3", {}, `Layer ${state.layer}, head ${state.head}, which reads key/value head ${Math.floor(state.head / G)}`));
   if (rows.every((row) => row === null)) return root.append(missing("Attention"));
@@ -25,8 +25,8 @@ async function attentionView(root) {
       scale: VIRIDIS, labels: { row: label, column: label }, chosen: [p, state.key ?? p],
       value: (i, j) => (rows[i] === null || j > i ? null : rows[i][j] / 255),
       say: (i, j) => {
-        const what = `token ${i} ${run.label(run.tokens[i], 20)} looks at ${j} ${run.label(run.tokens[j], 20)}: `;
-        return what + (j > i ? "masked, it comes later" : rows[i] === null ? "left out" : `${digits(rows[i][j] / 255, 3)} ± 0.002`);
+        const what = `token ${i} ${run.label(run.tokens[i], 20)} attends to token ${j} ${run.label(run.tokens[j], 20)}: `;
+        return what + (j > i ? "masked, because it comes later" : rows[i] === null ? "left out" : `${digits(rows[i][j] / 255, 3)} ± 0.002`);
       },
       choose: (i, j) => show({ position: i, key: Math.min(i, j) }),
     }),
@@ -41,7 +41,7 @@ async function attentionView(root) {
 function drawnNote(run, p) {
   const one = run.drawnFrom.get(p);
   if (!one) return "";
-  return h("p", {}, token(run, run.tokens[p]), ` was drawn from what position ${p - 1} computed. `,
+  return h("p", {}, token(run, run.tokens[p]), ` was drawn from the logits of position ${p - 1}. `,
     h("button", { id: "drawn-from", type: "button", onclick: () => show({ position: p - 1 }) }, `show position ${p - 1}`));
 }
 
@@ -53,7 +53,7 @@ async function headGrid(run, G) {
   const gap = 3, left = 34, top = 30;
   if (!grids.has(run)) grids.set(run, await drawGrid(run, size - gap));
   const small = grids.get(run);
-  const canvas = h("canvas", { id: "attention-grid", tabindex: 0, role: "img", "aria-label": "all heads; arrow keys choose one" });
+  const canvas = h("canvas", { id: "attention-grid", tabindex: 0, role: "img", "aria-label": "attention maps of all heads; arrow keys select a head" });
   const width = left + H * size, height = top + L * size, ratio = window.devicePixelRatio || 1;
   canvas.width = width * ratio;
   canvas.height = height * ratio;
@@ -144,10 +144,10 @@ function headTable(run, rowOf, p, key) {
   const rows = heads.slice(0, MOST_HEADS).map(({ layer, head, weight }) => [
     h("button", { type: "button", class: "plain", id: `head-${layer}-${head}`, onclick: () => show({ layer, head, key }) }, `layer ${layer}, head ${head}`),
     digits(weight / 255, 3)]);
-  return h("section", {}, h("h3", {}, `Which heads look from token ${p} `, token(run, run.tokens[p]), ` at token ${key} `, token(run, run.tokens[key])),
-    choice("attention-key", "token looked at", range(p + 1).map((j) => [j, `${j} ${run.label(run.tokens[j], 20)}`]), key, (x) => show({ key: Number(x) })),
-    h("p", { id: "heads-largest" }, `${count(ties, "head")} of ${heads.length}: weight ${digits(largest / 255, 3)}, the largest.`),
-    table(rows.length < heads.length ? `The ${rows.length} heads of all ${heads.length} that give it the largest weights` : "All heads, by the weight that they give it", ["head", "weight"], rows, { id: "heads" }));
+  return h("section", {}, h("h3", {}, `Weights that the heads assign to token ${key} `, token(run, run.tokens[key]), ` at token ${p} `, token(run, run.tokens[p])),
+    choice("attention-key", "attended token", range(p + 1).map((j) => [j, `${j} ${run.label(run.tokens[j], 20)}`]), key, (x) => show({ key: Number(x) })),
+    h("p", { id: "heads-largest" }, `The largest weight is ${digits(largest / 255, 3)}, assigned by ${ties} of ${count(heads.length, "head")}.`),
+    table(rows.length < heads.length ? `The ${rows.length} heads with the largest weights, of ${heads.length} heads` : "All heads, sorted by weight", ["head", "weight"], rows, { id: "heads" }));
 }
 
 function textWeights(run, row, p) {
@@ -159,9 +159,9 @@ function textWeights(run, row, p) {
     }, shown(run.text(run.tokens[j]), 20));
   });
   const largest = range(p + 1).sort((a, b) => row[b] - row[a]).slice(0, 8);
-  return h("section", {}, h("h3", {}, `What token ${p} `, token(run, run.tokens[p]), " looks at"),
+  return h("section", {}, h("h3", {}, `Attention weights of token ${p} `, token(run, run.tokens[p])),
     h("p", { class: "text" }, words),
-    table("The largest weights of this row", ["position", "token", "weight"],
+    table("The largest weights in this row", ["position", "token", "weight"],
       largest.map((j) => [j, token(run, run.tokens[j]), digits(row[j] / 255, 3)])));
 }
 
@@ -176,6 +176,6 @@ function angles(run, p, key) {
       h("small", {}, `${pair}: ${digits((angle * 180) / Math.PI % 360, 3)}°`));
   };
   return h("section", {}, h("h3", {}, `RoPE: how far each pair rotates between token ${key} and token ${p}`),
-    h("p", {}, `The distance is ${distance}. Pair i of a head rotates by distance × frequency i: from ${digits(run.rope[0])} to ${digits(run.rope.at(-1))} rad per position. Angles are shown modulo 360 degrees.`),
+    h("p", {}, `The distance is ${distance}. Pair i of a head rotates by distance × frequency i. The frequencies range from ${digits(run.rope[0])} to ${digits(run.rope.at(-1))} rad per position. Angles are shown modulo 360 degrees.`),
     h("div", { class: "clocks" }, run.rope.map(clock)));
 }

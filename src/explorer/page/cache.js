@@ -9,13 +9,13 @@ async function cacheView(root) {
   const perPosition = 2 * L * K * width * itemsize;
   const end = one.start + one.T;
   root.append(
-    h("p", {}, `Each layer keeps the rotated keys and the values of every position: cache_k and cache_v [C, K, h] = [${C}, ${K}, ${width}] ${run.dtype}. A position takes 2 × L × K × h × ${itemsize} = ${amount(perPosition)} bytes in all ${L} layers.`),
+    h("p", {}, `Each layer stores the rotated keys and the values of every position in cache_k and cache_v, both [C, K, h] = [${C}, ${K}, ${width}] ${run.dtype}. A position takes 2 × L × K × h × ${itemsize} = ${amount(perPosition)} bytes in all ${L} layers.`),
     h("div", { class: "controls" }, choice("cache-pass", "pass", run.passes.map((x) => [x.number, `${x.number}: positions ${x.start} to ${x.start + x.T - 1}`]), one.number,
       (x) => show({ position: run.passes[x].start + run.passes[x].T - 1 }))),
     cachePicture(C, K, one),
-    h("p", { id: "cache-line" }, `Pass ${one.number} wrote slots ${one.start} to ${end - 1}; slots 0 to ${end - 1} of ${C} are filled: ${amount(end * perPosition)} of ${amount(C * perPosition)} bytes.`),
-    table("All passes: the first reads the prompt at once, each later one a single token",
-      ["pass", "T", "S", "slots written", "bytes filled", "time of its ops", "per token", "token drawn", "text", "stop"],
+    h("p", { id: "cache-line" }, `Pass ${one.number} wrote slots ${one.start} to ${end - 1}. Of the ${C} slots, slots 0 to ${end - 1} are filled, which is ${amount(end * perPosition)} of ${amount(C * perPosition)} bytes.`),
+    table("All passes: first over the prompt, then over one new token each",
+      ["pass", "T", "S", "slots written", "bytes filled", "time in ops", "time per token", "drawn token", "text", "stop reason"],
       run.passes.map((x) => {
         const total = x.seconds.reduce((a, b) => a + b, 0);
         return [x.number, x.T, x.start + x.T, `${x.start}:${x.start + x.T}`, amount((x.start + x.T) * perPosition), duration(total), duration(total / x.T),
@@ -26,7 +26,7 @@ async function cacheView(root) {
 function cachePicture(C, K, one) {
   const width = 900, row = Math.max(4, Math.min(18, 120 / K));
   const end = one.start + one.T;
-  // At most three times as many slots as are filled are drawn; the break is labelled.
+  // Draw at most three times as many slots as are filled, and label the break.
   const shownC = Math.min(C, Math.max(3 * end, 48));
   const x = (slot) => 50 + (slot * (width - 130)) / shownC;
   const heads = range(K).map((k) => [
@@ -36,7 +36,7 @@ function cachePicture(C, K, one) {
     s("rect", { x: x(one.start), y: k * row, width: Math.max(x(end) - x(one.start), 2), height: row - 1, class: "chosen" }),
   ]);
   const base = K * row + 14;
-  return h("div", {}, picture(width, K * row + 22, "slots of the cache", heads,
+  return h("div", {}, picture(width, K * row + 22, "cache slots", heads,
     s("text", { x: x(0), y: base }, "0"), s("text", { x: x(end), y: base, "text-anchor": "middle" }, end),
     s("text", { x: x(shownC), y: base }, shownC < C ? `… ${C}` : C)),
     h("p", { class: "legend" }, h("span", { class: "swatch chosen" }), " written in this pass ", h("span", { class: "swatch other" }), " filled before ", h("span", { class: "swatch empty" }), " empty"));

@@ -3,9 +3,9 @@
 async function compareView(root) {
   if (page.runs.length < 2) {
     const other = currentRun().beside;
-    root.append(h("p", {}, "This file holds one run. Two are made with:"),
+    root.append(h("p", {}, "This file contains one run. To compare two runs, use one of these options:"),
       h("pre", { id: "how-to-compare" }, `--explore --explore-with ${other ?? "MODEL"}\n--explore --explore-prompt "another prompt"`),
-      other ? null : h("p", {}, "The weights of this run are quantized in their file, so they cannot take another format. MODEL is a directory or a file of another model with the same tokens, such as another quantization of this one."));
+      other ? null : h("p", {}, "The weights of this run are quantized in their file, so they cannot be converted to another format. MODEL is the directory or the file of another model with the same tokens, such as another quantization of this model."));
     return;
   }
   const [a, b] = page.runs;
@@ -13,35 +13,35 @@ async function compareView(root) {
   const name = (run, id) => (id === null ? "–" : token(run, id, 16));
   root.append(
     table("The two runs", ["", "first", "second"], [
-      ["model", shown(a.name, 80), shown(b.name, 80)], ["weights", a.weights, b.weights], ["tokens of the prompt", a.promptLength, b.promptLength],
-      ["tokens in all", a.tokens.length, b.tokens.length], ["the answer was known", a.forced ? "yes" : "no", b.forced ? "yes: the first run's tokens" : "no"],
+      ["model", shown(a.name, 80), shown(b.name, 80)], ["weights", a.weights, b.weights], ["prompt tokens", a.promptLength, b.promptLength],
+      ["all tokens", a.tokens.length, b.tokens.length], ["answer tokens", a.forced ? "given" : "drawn", b.forced ? "taken from the first run" : "drawn"],
     ]),
     h("p", { id: "first-difference", class: "important" }, found.first
       ? h("span", {}, `The top token of the lens first differs after ${found.first.depth ? a.depthName(found.first.depth) : "the embedding"} at position ${found.first.position}: `, name(a, found.first.ids[0]), " and ", name(b, found.first.ids[1]), ".")
       : "The top token of the lens is the same after every layer at every position that both runs have."),
-    h("p", {}, `Of ${found.compared} places (layer and position) that both have, ${found.different} differ. `,
-      found.tokens === null ? "The texts are the same." : `The texts differ from position ${found.tokens} on.`, " Layers are looked at in their order, and in each of them positions."));
+    h("p", {}, `The top token differs in ${found.different} of the ${found.compared} pairs of a layer and a position that both runs have. `,
+      found.tokens === null ? "The texts are the same." : `The texts differ from position ${found.tokens} on.`, " Layers are compared in order, and so are the positions within a layer."));
   const L = Math.min(a.depths, b.depths);
   root.append(h("h3", {}, "Where the top token of the lens differs"), matrix({
-    id: "compare-lens", name: "difference of the probability of the first run's top token", rows: L, columns: found.positions, cell: Math.max(6, Math.min(22, Math.floor(700 / found.positions))),
+    id: "compare-lens", name: "change in the probability of the first run's top token", rows: L, columns: found.positions, cell: Math.max(6, Math.min(22, Math.floor(700 / found.positions))),
     scale: DIVERGING, low: -1, high: 1, labels: { row: (d) => a.depthName(d), column: (i) => shown(a.text(a.tokens[i]), 12) },
     value: (d, i) => found.cells[d][i]?.change ?? null, chosen: found.first ? [found.first.depth, found.first.position] : [0, 0],
     say: (d, i) => {
       const cell = found.cells[d][i];
       if (!cell) return "left out";
-      return `after ${a.depthName(d)}, position ${i}: ${a.label(cell.ids[0], 16)} ${percent(cell.chances[0])}; ${b.label(cell.ids[1], 16)} ${percent(cell.chances[1])}${cell.isSame ? "" : "  ≠ another token"}`;
+      return `after ${a.depthName(d)}, position ${i}: ${a.label(cell.ids[0], 16)} ${percent(cell.chances[0])}; ${b.label(cell.ids[1], 16)} ${percent(cell.chances[1])}${cell.isSame ? "" : "  (different tokens)"}`;
     },
     isMarked: (d, i) => found.cells[d][i]?.isSame === false, choose: (d, i) => show({ position: i, view: "residual" }),
-  }), h("p", { class: "legend" }, "A dot: another token is on top in the second run. The colour is the probability of the first run's top token, second run minus first; no colour where the second run does not keep it."),
+  }), h("p", { class: "legend" }, "A dot marks a cell where the second run has a different top token. The colour shows the probability of the first run's top token, second run minus first. A cell has no colour if the second run does not store this probability."),
   legend(DIVERGING, -1, 1, "difference"));
   const rows = [];
   for (let i = 0; i < Math.max(a.tokens.length, b.tokens.length); i++) {
     const one = a.drawnFrom.get(i), two = b.drawnFrom.get(i);
     const chance = (pass) => pass?.choice.candidates.find((x) => x.token_id === pass.token)?.probabilities[0] ?? null;
     rows.push([i, i < a.tokens.length ? token(a, a.tokens[i]) : "–", i < b.tokens.length ? token(b, b.tokens[i]) : "–", one ? percent(chance(one)) : "", two ? percent(chance(two)) : "",
-      two?.drawn === undefined ? "" : h("span", {}, "the second would have drawn ", token(b, two.drawn))]);
+      two?.drawn === undefined ? "" : h("span", {}, "the second run would have drawn ", token(b, two.drawn))]);
   }
-  root.append(table("Tokens, and the probability of those that were drawn", ["position", "first", "second", "p first", "p second", ""], rows, { id: "compare-tokens" }), await compareLayers(a, b));
+  root.append(table("All tokens, and the probability of each drawn token", ["position", "first", "second", "probability, first", "second", ""], rows, { id: "compare-tokens" }), await compareLayers(a, b));
 }
 
 /** Compare the logit lenses of two runs at every depth and position that both runs have. */
@@ -73,5 +73,5 @@ async function compareLayers(a, b) {
   if (!one || !two) return missing("The residual stream of this position");
   const rows = range(Math.min(a.L, b.L)).map((layer) => [`layer ${layer}`, ...[2 * layer, 2 * layer + 1].flatMap((half) => [digits(one.norm(half)), digits(two.norm(half))]),
     digits(one.rms(2 * layer + 2)), digits(two.rms(2 * layer + 2)), digits(two.rms(2 * layer + 2) - one.rms(2 * layer + 2), 3)]);
-  return table(`Position ${p}: what each layer added, and the stream after it`, ["", "attention, first", "second", "feed-forward, first", "second", "rms, first", "second", "difference"], rows);
+  return table(`Position ${p}: the lengths of the vectors that each layer added, and the rms of the stream after it`, ["", "attention, first", "second", "feed-forward, first", "second", "rms, first", "second", "difference"], rows);
 }

@@ -108,7 +108,7 @@ function matrix({ id, rows, columns, value, scale, low, high, labels, cell, chos
   const space = (label, n) => (label ? Math.ceil(16 + 6.7 * Math.min(14, Math.max(...range(Math.min(n, most)).map((i) => label(i).length)))) : 0);
   const left = space(labels?.row, rows);
   const top = space(labels?.column, columns);
-  const canvas = h("canvas", { id, tabindex: 0, role: "img", "aria-label": `${name}; arrow keys move a cell, Enter chooses it` });
+  const canvas = h("canvas", { id, tabindex: 0, role: "img", "aria-label": `${name}; arrow keys move the cursor, Enter selects the cell` });
   const output = h("output", { class: "readout", for: id });
   let [r, c] = chosen ?? [0, 0];
   // If the matrix is too large, show only the part around the selected cell.
@@ -188,6 +188,6 @@ function matrix({ id, rows, columns, value, scale, low, high, labels, cell, chos
   });
   paint();
   const part = shownRows < rows || shownColumns < columns
-    ? h("p", { class: "missing" }, `Shown: rows ${firstRow} to ${firstRow + shownRows - 1} of ${rows}, columns ${firstColumn} to ${firstColumn + shownColumns - 1} of ${columns}; a smaller cell shows more.`) : null;
+    ? h("p", { class: "missing" }, `Only rows ${firstRow} to ${firstRow + shownRows - 1} of ${rows} and columns ${firstColumn} to ${firstColumn + shownColumns - 1} of ${columns} are shown.`) : null;
   return h("div", { class: "matrix" }, h("div", { class: "scroll" }, canvas), output, part);
 }

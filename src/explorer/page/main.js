@@ -6,18 +6,18 @@ const VIEWS = [["tokens", "Tokens", tokensView], ["map", "Map", mapView], ["atte
 async function tokensView(root) {
   const run = currentRun();
   const first = run.prompt.messages?.map((m) => `${m.role}: ${shown(m.content, 400)}`).join("\n") ?? (run.prompt.text ? shown(run.prompt.text, 400) : null);
-  root.append(h("p", {}, "Each token is a piece of text with a number. The one that is chosen in the strip above is marked here; every view shows the run at it. ", chosenToken(run),
-    h("button", { id: "take-tour", type: "button", onclick: () => show({ view: "tour" }) }, "a tour in ten steps")), ...(first ? [h("h3", {}, "The prompt"), h("pre", {}, h("bdi", {}, first))] : []),
-    table("All tokens; those drawn with their probability by the model", ["position", "id", "text", "kind", "probability", "random number"], run.tokens.map((id, i) => {
+  root.append(h("p", {}, "Each token is a piece of text with an id. The token that is selected in the strip above is marked in the table below, and every view shows the run at its position. ", chosenToken(run),
+    h("button", { id: "take-tour", type: "button", onclick: () => show({ view: "tour" }) }, "take a tour in ten steps")), ...(first ? [h("h3", {}, "The prompt"), h("pre", {}, h("bdi", {}, first))] : []),
+    table("All tokens, and the probability of each drawn token before any filter", ["position", "id", "text", "kind", "probability", "random number"], run.tokens.map((id, i) => {
       const one = run.drawnFrom.get(i);
       const found = one?.choice.candidates.find((x) => x.token_id === id);
       const kind = run.texts[id]?.[1] ? "special" : "text";
       return h("tr", { class: i === state.position ? "here" : "" }, h("td", {}, String(i)), h("td", {}, String(id)), h("td", {}, token(run, id, 200)), h("td", {}, `${kind}, ${one ? "drawn" : "prompt"}`),
         h("td", {}, found ? percent(found.probabilities[0]) : ""), h("td", {}, one ? (one.random === null ? "none" : String(one.random)) : ""));
     }), { id: "all-tokens" }),
-    table("The run", ["what", "value"], [["model", shown(run.model, 600)], ["sizes", Object.entries(run.sizes).map(([k, v]) => `${k} = ${amount(v)}`).join(", ")], ["weights", run.weights],
-      ["machine", `${run.machine["instruction set"]}, ${run.machine.threads} threads, Python ${run.machine.python}; reads ${digits(run.machine.readRate / 1e9, 3)} GB/s, ${run.machine.operationRate ? digits(run.machine.operationRate / 1e9, 3) : "unknown"} GFLOPS`],
-      ["attention", "one op per stage, with the bits of the fused op; drafts: none"], ["written by", page.program]]));
+    table("The run", ["property", "value"], [["model", shown(run.model, 600)], ["sizes", Object.entries(run.sizes).map(([k, v]) => `${k} = ${amount(v)}`).join(", ")], ["weights", run.weights],
+      ["machine", `${run.machine["instruction set"]}, ${run.machine.threads} threads, Python ${run.machine.python}; ${digits(run.machine.readRate / 1e9, 3)} GB/s from memory, ${run.machine.operationRate ? digits(run.machine.operationRate / 1e9, 3) : "unknown"} GFLOPS`],
+      ["attention", "one op per stage, with the same bits as the fused op"], ["draft tokens", "none"], ["written by", page.program]]));
 }
 
 /** Explain where the selected token comes from and how probable it was. */
@@ -27,7 +27,7 @@ function chosenToken(run) {
   if (!one) return h("span", {}, token(run, id), " is a token of the prompt. ");
   const found = one.choice.candidates.find((x) => x.token_id === id);
   if (!found) return h("span", {}, token(run, id), " is a token of the answer. ");
-  return h("span", {}, token(run, id), " was drawn; before any filter its probability was ",
+  return h("span", {}, token(run, id), " was drawn. Its probability before any filter was ",
     h("strong", { id: "chosen-probability" }, percent(found.probabilities[0])), ". ");
 }
 
@@ -117,10 +117,10 @@ async function start() {
     h("header", {}, h("h1", {}, "Inside a run"), h("p", { class: "names" }, shown(run.name, 120), " · ", page.program),
       page.runs.length > 1 ? choice("run", "run", page.runs.map((one, n) => [n, `${n + 1}: ${shown(one.name, 60)}`]), 0, (n) => show({ run: Number(n) })) : null,
       h("details", { id: "left-out" }, h("summary", {}, left.length ? `What was left out (limit ${page.limit} MB)` : `Nothing was left out (limit ${page.limit} MB)`), h("ul", {}, left.map((line) => h("li", {}, line))))),
-    h("div", { id: "strip", role: "listbox", "aria-label": "tokens of the prompt, then of the answer; arrow keys move", "aria-orientation": "horizontal" }),
+    h("div", { id: "strip", role: "listbox", "aria-label": "tokens of the prompt and the answer; arrow keys move the selection", "aria-orientation": "horizontal" }),
     h("nav", { role: "tablist", "aria-label": "views" }, VIEWS.map(([name, title], n) => h("button", { id: `tab-${name}`, type: "button", role: "tab", "aria-controls": "view", "aria-keyshortcuts": n + 1, onclick: () => show({ view: name }) }, title))),
     h("div", { id: "view", role: "tabpanel" }),
-    h("footer", {}, "Keys: ← → choose a token, 1 to 9 a view, Tab a control."));
+    h("footer", {}, "Keys: ← and → select a token, 1 to 9 select a view, Tab moves to the next control."));
   document.addEventListener("keydown", keys);
   window.addEventListener("resize", markWide);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show({}));

@@ -37,11 +37,11 @@ function stageMap(run, pass) {
       seconds[number] ? s("text", { x: 376, y: top(number) + 17, class: "small" }, `${share < 0.01 ? "<1" : Math.round(100 * share)}\u00a0%`) : null);
   });
   const back = s("path", { d: `M${width - 4} ${top(21) + 14} h2 V${top(4) + 12} h-2`, class: "residual" });
-  return h("div", {}, h("p", {}, `${run.L} layers run stages 6 to 18; the drawn token goes back to stage 4. Bars: share of the time of pass ${pass}, ${duration(total)} in all ops.`),
-    s("svg", { viewBox: `0 0 ${width} ${21 * row + 8}`, class: "map", role: "group", "aria-label": "the stages of the model" }, frames, back, boxes));
+  return h("div", {}, h("p", {}, `Each of the ${run.L} layers runs stages 6 to 18. The drawn token is the input of stage 4 in the next pass. A bar shows a stage's share of the time that pass ${pass} spent in ops, ${duration(total)}.`),
+    s("svg", { viewBox: `0 0 ${width} ${21 * row + 8}`, class: "map", role: "group", "aria-label": "the stages of a run" }, frames, back, boxes));
 }
 
-const COLUMNS = ["op", "result", "dtype", "time", "bytes", "operations", "limit of the machine"];
+const COLUMNS = ["op", "result", "dtype", "time", "bytes", "operations", "share of the limit"];
 
 function stagePanel(run, pass) {
   const stage = page.stages[state.stage - 1];
@@ -52,11 +52,11 @@ function stagePanel(run, pass) {
   });
   return h("section", { class: "panel" },
     h("h3", { id: "stage-heading" }, `Stage ${stage.number}: ${stage.name}${events.some((event) => event[2] !== null) ? `, layer ${state.layer}` : ""}`),
-    stage.holds ? h("p", {}, `It is made of stages ${stage.holds}.`) : null,
-    events.length ? opGraph(run, events) : h("p", {}, "This stage runs no op of the tensor library."),
-    events.length ? table("Its ops; the limit is what memory bandwidth and arithmetic of this machine allow, measured with this run", COLUMNS, rows, { id: "ops" }) : null,
+    stage.holds ? h("p", {}, `It consists of stages ${stage.holds}.`) : null,
+    events.length ? opGraph(run, events) : h("p", {}, "This stage does not run any op of the tensor library."),
+    events.length ? table("The ops of this stage. The limit is the memory bandwidth or the arithmetic rate of this machine, measured with this run", COLUMNS, rows, { id: "ops" }) : null,
     sourceOf(stage, events), h("details", { open: true }, h("summary", {}, `${stage.chapter}`),
-      stage.section ? h("p", { class: "missing", id: "section-run" }, "Below is the section of the book. Its shapes, numbers and log lines are those of the book's own runs; those of this run are above.") : null,
+      stage.section ? h("p", { class: "missing", id: "section-run" }, "Below is the book's section about this stage. Its shapes, numbers and log lines come from the book's own runs; the values of this run are above.") : null,
       ...markdown(stage.section)));
 }
 
@@ -136,7 +136,7 @@ function markdown(text) {
   return found;
 }
 
-/** Convert inline Markdown: code, emphasis, and links, of which only the text is kept. */
+/** Convert inline Markdown: code, emphasis and links. Only the text of a link is kept. */
 function inline(text) {
   return text.split(/(`[^`]+`|\*\*[^*]+\*\*|\*[^*]+\*|\[[^\]]+\]\((?:[^()]|\([^()]*\))*\))/).map((part) => {
     if (part.startsWith("`")) return h("code", {}, part.slice(1, -1));

@@ -3,7 +3,7 @@
 async function residualView(root) {
   const run = currentRun();
   const p = run.query(state.position);
-  root.append(h("p", {}, `Position ${p}, `, token(run, run.tokens[p]), ". Each half of a layer adds to the residual stream. Read as logits after each layer, by the final norm and the output matrix, the stream says which token it leads to: the logit lens."));
+  root.append(h("p", {}, `Position ${p}, `, token(run, run.tokens[p]), ". The attention and the feed-forward of each layer add to the residual stream. The logit lens applies the final norm and the output matrix to the stream after each layer, to show which token the stream predicts at that point."));
   const lens = await run.lensOf(p);
   root.append(drawnNote(run, p), ...(await lensTable(run, p)), ...(lens ? lensOfPosition(run, lens, p) : []));
   root.append(await streamTable(run, p), await attributionOf(run));
@@ -27,7 +27,7 @@ async function lensTable(run, p) {
         token(run, id, 12), h("small", {}, ` ${percent(chance)}${isNext ? " ✓" : ""}`));
     })));
   const heads = ["after", ...positions.map((i) => h("button", { type: "button", class: "plain", id: `lens-${i}`, "aria-pressed": String(i === p), onclick: () => show({ position: i }) }, `${i} ${shown(run.text(run.tokens[i]), 10)}`))];
-  return [table("The most probable token after each layer; ✓ where it is the token that follows", heads, rows, { class: "lens" }),
+  return [table("The most probable token after each layer; ✓ marks the token that follows in the text", heads, rows, { class: "lens" }),
     legend(VIRIDIS, 0, 1, "probability")];
 }
 
@@ -54,8 +54,8 @@ function lensOfPosition(run, lens, p) {
     .map((depth) => s("text", { x: x(depth), y: height - 6, "text-anchor": "middle" }, depth === 0 ? "emb" : depth - 1));
   return [
     table(`Position ${p}: the top tokens after each layer, and the entropy in bits`, ["after", "1", "2", "3", "4", "5", "entropy"], rows, { id: "lens-position" }),
-    h("h3", {}, "How their probabilities grow from layer to layer"),
-    picture(width, height, "probability by layer of the tokens in the table",
+    h("h3", {}, "The probabilities of these tokens after each layer"),
+    picture(width, height, "probabilities of these tokens after each layer",
       s("text", { x: 4, y: y(1) + 4 }, "100 %"), s("text", { x: 4, y: y(0) + 4 }, "0 %"), s("line", { x1: left, x2: width - 150, y1: y(0), y2: y(0), class: "axis" }), ticks, lines),
   ];
 }
@@ -67,7 +67,7 @@ async function streamTable(run, p) {
     `layer ${layer}`, digits(found.norm(2 * layer)), digits(found.cosine(2 * layer), 3),
     digits(found.norm(2 * layer + 1)), digits(found.cosine(2 * layer + 1), 3), digits(found.rms(2 * layer + 2)),
   ])];
-  return table("What each layer added at this position: its length, and the cosine of its angle to the stream before",
+  return table("The vectors that each layer added at this position: their lengths, and the cosines of their angles to the stream before",
     ["", "attention: length", "cosine", "feed-forward: length", "cosine", "rms of the stream after"], rows, { id: "stream" });
 }
 
@@ -88,21 +88,21 @@ async function attributionOf(run) {
     s("rect", { x: x < 0 ? zero + x * scale : zero, y: i * row + 3, width: Math.abs(x) * scale, height: row - 6, class: x < 0 ? "against" : "for" }),
     s("text", { x: x < 0 ? zero + 4 : zero - 4, y: i * row + 13, "text-anchor": x < 0 ? "start" : "end" }, signed(x)),
   ]);
-  const section = h("section", {}, h("h3", {}, "Who promoted ", token(run, one.token), `, token ${one.token} at position ${one.start + one.T}`),
-    h("p", { id: "attribution-sum" }, `Each part of the stream, times the output row of this token, with the scale of the final norm held fixed. The parts add up to ${digits(one.attribution.sum, 7)}; the logit is ${logit === null ? "not in this file" : digits(logit, 7)}. They differ by less than ${digits(one.attribution.bound, 2)}, which is what rounding the normalized activations can change.`),
+  const section = h("section", {}, h("h3", {}, "Which parts promoted ", token(run, one.token), `, token ${one.token} at position ${one.start + one.T}`),
+    h("p", { id: "attribution-sum" }, `A part's contribution is its product with this token's row of the output matrix, with the scale of the final norm held fixed. The contributions add up to ${digits(one.attribution.sum, 7)}; the logit is ${logit === null ? "not in this file" : digits(logit, 7)}. The sum and the logit differ by less than ${digits(one.attribution.bound, 2)}, the largest error from rounding the normalized activations.`),
     h("p", {}, "The largest part: ", h("strong", { id: "largest-part" }, `${name(best)}, ${signed(parts[best])}`), "."),
-    picture(width, parts.length * row + 6, "the share of the logit of each part",
+    picture(width, parts.length * row + 6, "contribution of each part to the logit",
       s("line", { x1: zero, x2: zero, y1: 0, y2: parts.length * row, class: "axis" }), bars));
   if (!heads) return section;
   const largest = Math.max(...heads.map(Math.abs)) || 1;
   const top = heads.indexOf(Math.max(...heads));
-  section.append(h("h3", {}, "Which heads"),
-    h("p", {}, "What attention of a layer added, divided among its heads. The largest: ", h("strong", { id: "largest-head" }, `layer ${Math.floor(top / run.H)}, head ${top % run.H}, ${signed(heads[top])}`), "."), matrix({
-    id: "attribution-heads", name: "share of the logit by head", rows: run.L, columns: run.H, cell: Math.max(12, Math.min(30, Math.floor(600 / run.H))),
+  section.append(h("h3", {}, "Contributions of the heads"),
+    h("p", {}, "The contribution of each layer's attention, divided among its heads. The largest: ", h("strong", { id: "largest-head" }, `layer ${Math.floor(top / run.H)}, head ${top % run.H}, ${signed(heads[top])}`), "."), matrix({
+    id: "attribution-heads", name: "contribution of each head to the logit", rows: run.L, columns: run.H, cell: Math.max(12, Math.min(30, Math.floor(600 / run.H))),
     scale: DIVERGING, low: -largest, high: largest, value: (layer, head) => heads[layer * run.H + head],
     labels: { row: (layer) => `layer ${layer}`, column: (head) => `head ${head}` },
     say: (layer, head) => `layer ${layer}, head ${head}: ${digits(heads[layer * run.H + head])}`,
     choose: (layer, head) => show({ view: "attention", layer, head }), chosen: [state.layer, state.head],
-  }), legend(DIVERGING, -largest, largest, "share of the logit"));
+  }), legend(DIVERGING, -largest, largest, "contribution to the logit"));
   return section;
 }

@@ -109,9 +109,9 @@ async function samplingView(root) {
   const one = run.drawOf(state.position);
   if (!one) return root.append(h("p", {}, "No token was drawn in this run."));
   const at = one.start + one.T;
-  root.append(h("p", {}, `After position ${at - 1} the run took token ${one.token} `, token(run, one.token), ` for position ${at}. `,
-    one.random === null ? " Temperature 0 takes the largest logit; nothing is drawn."
-      : ` Its random number was ${one.random}, with seed ${one.seed}.`));
+  root.append(h("p", {}, `After position ${at - 1}, the run chose token ${one.token} `, token(run, one.token), ` for position ${at}. `,
+    one.random === null ? "At temperature 0, the token with the largest logit is chosen without a random number."
+      : `The random number was ${one.random}, with seed ${one.seed}.`));
   if (!one.logits || !one.changed) return root.append(missing("The logits of this step"));
   const steps = await logitsOf(one);
   const settings = { ...one.sampling };
@@ -130,7 +130,7 @@ async function samplingView(root) {
   const reset = h("button", {
     id: "sampling-reset", type: "button",
     onclick: () => { Object.assign(settings, one.sampling); controls.replaceChildren(...sliders(), reset); update(); },
-  }, "the run's own settings");
+  }, "reset to the run's settings");
   controls.append(reset);
   function update() { result.replaceChildren(...sampled(run, one, steps, settings)); }
   update();
@@ -168,10 +168,10 @@ function sampled(run, one, steps, settings) {
     shares.get(id).map((share) => h("td", {}, share === undefined ? h("s", {}, "removed") : percent(share)))));
   const kept = h("tr", { class: "sum" }, h("td", { colspan: 4 }, "tokens that are left"), stages.map(([, found]) => h("td", {}, amount(found.ids.length))));
   return [
-    h("p", { id: "sampling-drawn" }, one.random === null ? "With temperature 0: " : `With these settings, ${one.random} hits: `, token(run, drawn), ", ",
+    h("p", { id: "sampling-drawn" }, one.random === null ? "With temperature 0, the token is " : `With these settings, the random number ${one.random} selects `, token(run, drawn), ", ",
       h("span", { id: "sampling-same" }, drawn === one.token ? "as in the run" : "not the run's token"), "."),
     drawLine(run, last, one.random, drawn),
-    table("Candidates, the most probable first; a removed one is struck out", ["", "id", "token", "logit", ...stages.map(([name]) => name)], [...rows, kept], { id: "candidates" }),
+    table("Candidates, the most probable first; removed candidates are struck out", ["", "id", "token", "logit", ...stages.map(([name]) => name)], [...rows, kept], { id: "candidates" }),
   ];
 }
 

@@ -13,22 +13,22 @@ async function tourSteps(run) {
   const stream = await run.residualOf(last);
   const parts = draw?.attribution ? [...(await arrayOf(draw.attribution.parts))] : [];
   const best = parts.indexOf(Math.max(...parts));
-  const partName = best === 0 ? "the embedding" : `${best % 2 ? "attention" : "feed-forward"} of layer ${(best - 1) >> 1}`;
+  const partName = best === 0 ? "the embedding" : `the ${best % 2 ? "attention" : "feed-forward"} of layer ${(best - 1) >> 1}`;
   const { T } = run.passes[0];
   const sizes = run.sizes;
   const first = run.passes[0].seconds.reduce((a, b) => a + b, 0);
   const second = run.passes[1]?.seconds.reduce((a, b) => a + b, 0);
   return [
-    ["A text is cut into tokens", `This prompt is ${count(run.promptLength, "token")}; the answer added ${run.tokens.length - run.promptLength}. The last token of the prompt is number ${run.tokens[last]}, ${run.label(run.tokens[last])}.`, { view: "tokens", position: last }],
-    ["Tokens become vectors", `Stage 4 looks each token up in a table of V = ${amount(sizes.V)} rows; a row has D = ${sizes.D} numbers. So x has the shape [T, D] = [${T}, ${sizes.D}].`, { view: "map", stage: 4 }],
-    ["Layers add to one stream", `Each of L = ${sizes.L} layers adds what attention and feed-forward found. ${stream ? `At the last token of the prompt the rms of the stream grows from ${digits(stream.rms(0), 3)} to ${digits(stream.rms(2 * run.L), 3)}.` : ""}`, { view: "residual", position: last }],
-    ["Queries, keys and values", `Stage 8 makes H = ${sizes.H} queries, and K = ${sizes.K} keys and values for each token: G = ${sizes.H / sizes.K} query heads share a key/value head.`, { view: "map", stage: 8 }],
-    ["Positions are angles", `RoPE rotates pairs of numbers: the first by ${digits(run.rope[0], 3)} rad per position, the last by ${digits(run.rope.at(-1), 3)} rad.`, { view: "attention", layer: 0, head: 0, position: last }],
-    ["A token looks back", row ? `In layer 0, head 0, the last token of the prompt gives ${percent(row[key] / 255)} of its attention to token ${key}, ${run.label(run.tokens[key])}.` : "Attention of this run was left out.", { view: "attention", layer: 0, head: 0, position: last, key }],
-    ["The cache saves work", `The first pass ran ${count(T, "token")} in ${duration(first)}${second ? `; the next one ran a single token in ${duration(second)}, and read the keys and values of the others from the cache` : ""}.`, { view: "cache", position: last }],
-    ["When the answer appears", depth === undefined ? `The lens shows what each layer leads to; the token drawn is ${drawn}.` : `Read as logits, the stream leads to ${drawn} for the first time after ${run.depthName(depth)}.`, { view: "residual", position: last }],
-    ["Who promoted it", parts.length ? `The logit of ${drawn} is a sum of ${count(parts.length, "part")}. The largest, +${digits(parts[best], 3)}, is from ${partName}.` : "The attribution was left out.", { view: "residual", position: run.promptLength }],
-    ["A token is drawn", draw ? `The filters left ${draw.choice.stages.at(-1).kept} of ${count(sizes.V, "token")}. ${draw.random === null ? "The largest logit won" : `The random number ${digits(draw.random)} hit`}: ${drawn}.` : "No token was drawn.", { view: "sampling", position: run.promptLength }],
+    ["A text is cut into tokens", `This prompt has ${count(run.promptLength, "token")}, and the answer has ${run.tokens.length - run.promptLength}. The last token of the prompt is ${run.label(run.tokens[last])}, with the id ${run.tokens[last]}.`, { view: "tokens", position: last }],
+    ["Tokens become vectors", `Stage 4 looks up each token in a table with V = ${amount(sizes.V)} rows of D = ${sizes.D} elements, so x has the shape [T, D] = [${T}, ${sizes.D}].`, { view: "map", stage: 4 }],
+    ["Layers add to one stream", `Each of the L = ${sizes.L} layers adds the results of its attention and its feed-forward. ${stream ? `At the last token of the prompt, the rms of the stream grows from ${digits(stream.rms(0), 3)} to ${digits(stream.rms(2 * run.L), 3)}.` : ""}`, { view: "residual", position: last }],
+    ["Queries, keys and values", `Stage 8 computes H = ${sizes.H} queries, K = ${sizes.K} keys and K = ${sizes.K} values for each token. Every G = ${sizes.H / sizes.K} query heads share a key/value head.`, { view: "map", stage: 8 }],
+    ["Positions are angles", `RoPE rotates pairs of elements: the first pair by ${digits(run.rope[0], 3)} rad per position, the last pair by ${digits(run.rope.at(-1), 3)} rad.`, { view: "attention", layer: 0, head: 0, position: last }],
+    ["A token attends to earlier ones", row ? `In layer 0, head 0, the last token of the prompt assigns ${percent(row[key] / 255)} of its attention to token ${key}, ${run.label(run.tokens[key])}.` : "The attention of this run was left out.", { view: "attention", layer: 0, head: 0, position: last, key }],
+    ["The cache saves work", `The first pass processed ${count(T, "token")} in ${duration(first)}${second ? `. The second pass processed a single token in ${duration(second)}, and read the keys and values of all others from the cache` : ""}.`, { view: "cache", position: last }],
+    ["When the answer appears", depth === undefined ? `The logit lens shows the most probable token after each layer. The drawn token is ${drawn}.` : `In the logit lens, ${drawn} is the most probable token for the first time after ${depth ? run.depthName(depth) : "the embedding"}.`, { view: "residual", position: last }],
+    ["Parts promote a token", parts.length ? `The logit of ${drawn} is a sum of ${count(parts.length, "part")}. The largest part, +${digits(parts[best], 3)}, comes from ${partName}.` : "The attribution was left out.", { view: "residual", position: run.promptLength }],
+    ["A token is drawn", draw ? `The filters kept ${amount(draw.choice.stages.at(-1).kept)} of ${count(sizes.V, "token")}. ${draw.random === null ? "The token with the largest logit is" : `The random number ${digits(draw.random)} selected`} ${drawn}.` : "No token was drawn.", { view: "sampling", position: run.promptLength }],
   ];
 }
 

@@ -33,13 +33,13 @@ async function valuesView(root) {
     const value = isComplex ? `${array[2 * i]} + ${array[2 * i + 1]} i` : String(read(i));
     return `${x.name}[${places.join(", ")}] = ${value}   ${isComplex ? "" : bitsOf(array, x.reference.dtype, i)}`;
   };
-  root.append(h("p", {}, "Elements are those of the run, bit for bit."),
+  root.append(h("p", {}, "The elements have the same bits as in the run."),
     h("div", { class: "controls" },
       choice("values-tensor", "tensor", kept.map((one, i) => [i, title(one)]), at, (i) => { Object.assign(zoom, { chosen: Number(i), slice: 0 }); show({}); }),
       slices > 1 ? choice("values-slice", `${x.letters[0]}`, range(slices).map((i) => [i, offset(0, i)]), slice, (i) => { zoom.slice = Number(i); show({}); }) : null,
-      h("button", { id: "values-smaller", type: "button", onclick: () => { zoom.cell = Math.max(1, zoom.cell / 2); show({}); } }, "smaller"),
-      h("button", { id: "values-larger", type: "button", onclick: () => { zoom.cell = Math.min(32, zoom.cell * 2); show({}); } }, "larger")),
-    h("p", {}, `${x.name}: shape [${x.letters.join(", ")}] = [${x.shape.join(", ")}], ${x.dtype}. ${x.first ? `Kept: ${x.letters[x.axis]} from ${x.first} on. ` : ""}Rows go down, columns to the right.`),
+      h("button", { id: "values-smaller", type: "button", onclick: () => { zoom.cell = Math.max(1, zoom.cell / 2); show({}); } }, "smaller cells"),
+      h("button", { id: "values-larger", type: "button", onclick: () => { zoom.cell = Math.min(32, zoom.cell * 2); show({}); } }, "larger cells")),
+    h("p", {}, `${x.name}: shape [${x.letters.join(", ")}] = [${x.shape.join(", ")}], ${x.dtype}. ${x.first ? `The file contains ${x.letters[x.axis]} from index ${x.first} on. ` : ""}The row index increases downwards, the column index to the right.`),
     matrix({
       id: "values-map", name: `elements of ${x.name}`, rows, columns, cell: zoom.cell, scale: isSigned ? DIVERGING : VIRIDIS, low: bounds[0], high: bounds[1],
       value: (r, c) => { const v = read(index(r, c)); return Number.isNaN(v) ? null : Math.max(bounds[0], Math.min(bounds[1], v)); }, say,
