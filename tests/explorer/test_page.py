@@ -306,6 +306,19 @@ def test_the_sliders_strike_out_what_a_filter_removes(two_formats, page):
     assert page.locator("#sampling-top_k").input_value() == "50"
 
 
+def test_a_run_without_random_numbers_shows_the_most_probable_token(tmp_path, page):
+    model = load_model()
+    store = Store()
+    ids, ends = prompt_of(model, [Message("user", QUESTION)])
+    run = run_traced(model, ids, 2, SamplingArgs(temperature=0.0), store, end_ids=ends)
+    opened(page, saved([run], store, tmp_path / "greedy.html"))
+    go(page, "sampling")
+    for name in ("temperature", "top_p"):
+        page.locator(f"#sampling-{name}").fill("1")
+    assert page.locator("#candidates tr.out").count() == 0
+    assert "as in the run" in page.locator("#sampling-drawn").inner_text()
+
+
 def test_the_first_difference_of_two_formats_is_named(two_formats, page):
     opened(page, two_formats[0])
     go(page, "compare")

@@ -161,14 +161,16 @@ function sampled(run, one, steps, settings) {
   near.sort((a, b) => logits[b] - logits[a] || a - b).splice(30);
   if (!near.includes(one.token)) near.push(one.token);
   const shares = new Map(near.map((id) => [id, stages.map(([, found]) => found.probabilities[placeOf(found.ids, id)])]));
-  const place = one.random === null ? 0 : hit(last.probabilities, one.random);
+  // A run at temperature 0 has no random number, so other settings show the most probable token.
+  const largest = last.probabilities.reduce((best, p, i, all) => (p > all[best] ? i : best), 0);
+  const place = one.random === null ? largest : hit(last.probabilities, one.random);
   const drawn = last.ids[place];
   const rows = near.map((id) => h("tr", { class: shares.get(id).at(-1) === undefined ? "out" : "" },
     h("td", {}, id === drawn ? "→" : ""), h("td", {}, String(id)), h("td", {}, token(run, id)), h("td", {}, digits(raw[id], 6)),
     shares.get(id).map((share) => h("td", {}, share === undefined ? h("s", {}, "removed") : percent(share)))));
   const kept = h("tr", { class: "sum" }, h("td", { colspan: 4 }, "tokens that are left"), stages.map(([, found]) => h("td", {}, amount(found.ids.length))));
   return [
-    h("p", { id: "sampling-drawn" }, one.random === null ? "With temperature 0, the token is " : `With these settings, the random number ${one.random} selects `, token(run, drawn), ", ",
+    h("p", { id: "sampling-drawn" }, one.random === null ? "The run has no random number. The most probable token is " : `With these settings, the random number ${one.random} selects `, token(run, drawn), ", ",
       h("span", { id: "sampling-same" }, drawn === one.token ? "as in the run" : "not the run's token"), "."),
     drawLine(run, last, one.random, drawn),
     table("Candidates, the most probable first; removed candidates are struck out", ["", "id", "token", "logit", ...stages.map(([name]) => name)], [...rows, kept], { id: "candidates" }),
