@@ -1,3 +1,1 @@
-"""What keeps the documentation true: it runs the examples, and writes what runs and code
-say.
-"""
+"""Run the examples in the documentation, and generate parts of it from code."""

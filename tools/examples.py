@@ -1,4 +1,4 @@
-"""The Python examples of the pages: they are run, and what they print is compared."""
+"""Run the Python examples in the documentation, and compare their output."""
 
 import contextlib
 import doctest
@@ -17,14 +17,14 @@ class Example:
 
     code: Block
     output: Block | None
-    printed: str = ""  # what a run of it printed
+    printed: str = ""  # the output of the last run
 
     @property
     def is_as_shown(self) -> bool:
-        """Whether it printed what the page shows, but for blanks at the ends of lines.
+        """Whether the output equals the text in the page, except for trailing spaces.
 
-        A line `...` matches any lines, and `...` within a line any text: for times and
-        the like.
+        A line `...` matches any lines, and `...` within a line matches any text, such as
+        a time.
         """
         shown, printed = (
             "\n".join(map(str.rstrip, text.rstrip().split("\n")))
@@ -34,8 +34,9 @@ class Example:
 
 
 def examples(text: str, name: str) -> list[Example]:
-    """Return the examples of a page in order; raise PageError where a need is not of
-    `KINDS`.
+    """Return the examples of a page in order.
+
+    Raises PageError if an example needs something that is not in `KINDS`.
     """
     lines = text.split("\n")
     found = []
@@ -59,11 +60,10 @@ def examples(text: str, name: str) -> list[Example]:
 def run_examples(
     text: str, name: str, allowed: frozenset[str] = frozenset()
 ) -> list[Example]:
-    """Run the examples of a page one after the other, in one namespace, as a reader
-    would.
+    """Run the examples of a page in order and in one namespace, as a reader would.
 
-    Those that need more than what is allowed, of `KINDS`, are left out. The line numbers
-    of tracebacks are those of the page.
+    Examples that need anything that is not in `allowed` are skipped. The line numbers in
+    tracebacks refer to the page.
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
     done = [example for example in examples(text, name) if example.code.needs <= allowed]

@@ -1,4 +1,4 @@
-"""What a page repeats of the code: line numbers in links, and blocks between markers."""
+"""Update the parts of a page that depend on code: line numbers in links, and blocks."""
 
 import re
 from collections.abc import Callable
@@ -19,12 +19,12 @@ _MARKER = re.compile(r"^<!-- (?:generated: .*|end) -->$", flags=re.MULTILINE)
 
 
 def with_lines(page: Path, text: str) -> str:
-    """Return a page with the right line number in each link to a line of code.
+    """Return a page with the current line number in each link to a line of code.
 
-    The symbol is the text of the link, or its title where the text is something else:
+    The symbol is the title of the link if it has one, or else its text:
     `[LlamaAttention.forward](../src/model/llama.py#L1)`,
-    `[the mask](../src/model/llama.py#L1 "causal_mask")`. Raise PageError where the file
-    has no such symbol.
+    `[the mask](../src/model/llama.py#L1 "causal_mask")`. Raises PageError if the file
+    does not define the symbol.
     """
 
     def target(link: Link) -> str:
@@ -45,9 +45,7 @@ def with_lines(page: Path, text: str) -> str:
 
 
 def line_in(file: Path, symbol: str) -> int | None:
-    """Return the line where a Python or C file defines a symbol;
-    None where it does not.
-    """
+    """Return the line on which a Python or C file defines a symbol, or None."""
     if file.suffix == ".py":
         return symbols_of(file.resolve()).get(symbol, (None, ""))[0]
     lines = [
@@ -69,9 +67,9 @@ def line_in(file: Path, symbol: str) -> int | None:
 def with_blocks(page: Path, text: str, producers: dict[str, Producer]) -> str:
     """Return a page with the current contents of each generated block.
 
-    The first word of a block's name is the key of its producer, which takes the page and
-    the rest and returns Markdown. Raise PageError where a marker has no partner or a
-    block no producer.
+    The first word of a block's name selects its producer, which is called with the page
+    and the other words, and returns Markdown. Raises PageError if a marker has no
+    counterpart, or if a block has no producer.
     """
     if alone := _MARKER.search(_BLOCK.sub("", text)):
         raise PageError(

@@ -1,4 +1,4 @@
-"""The parts of a Markdown page that a run can check or write: blocks, links, headings."""
+"""Parse the blocks, links and headings of a Markdown page."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parent.parent
 _README = ROOT / "README.md"
-# The groups of the list of pages in README.md, with their pages: the menu of the site.
+# The menu of the site: the groups and pages in the list of pages in README.md.
 MENU = {
     caption: [ROOT / page for page in re.findall(r"\((.*)\)$", pages, flags=re.MULTILINE)]
     for caption, pages in re.findall(
@@ -26,39 +26,40 @@ _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)(?: +\"([^\"]*)
 
 
 class PageError(ValueError):
-    """A page breaks a convention; the text names the file and the line."""
+    """Raised if a page violates a convention. The message names the file and the line."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page."""
+    """A fenced block in a page."""
 
     language: str  # the word after the fence
-    text: str  # its lines, the last newline included
-    line: int  # number of its first line of text, from 1
-    end: int  # number of the line of its closing fence
-    # What `<!-- run: ... -->` on the line before asks for: `slow`, `oracle`, or both.
+    text: str  # the lines, including the last newline
+    line: int  # the number of the first line of text, starting at 1
+    end: int  # the line number of the closing fence
+    # The requirements in `<!-- run: ... -->` on the previous line: `slow`, `oracle` or
+    # both.
     needs: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Link:
-    """A link of a page."""
+    """A link in a page."""
 
     text: str  # between the square brackets
     target: str  # a path with an anchor, or an address
     title: str  # between quotes after the target, or empty
-    line: int  # its number, from 1
-    is_picture: bool = False  # whether it shows what it leads to
+    line: int  # the line number, starting at 1
+    is_picture: bool = False  # whether the page shows the target as a picture
 
 
 def documents() -> list[Path]:
-    """Return all pages: README.md and those of the menu."""
+    """Return all pages: README.md and the pages in the menu."""
     return [_README, *(page for pages in MENU.values() for page in pages)]
 
 
 def name_of(path: Path) -> str:
-    """Return a path as the repository names it."""
+    """Return a path relative to the repository, or else only its name."""
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
 
 
@@ -69,7 +70,7 @@ def blocks(text: str) -> list[Block]:
     for token in MarkdownIt().parse(text):
         if (
             token.type != "fence" or token.map is None or token.level
-        ):  # those of lists are text
+        ):  # blocks in lists count as text
             continue
         first, end = token.map
         mark = _RUN.match(lines[first - 1]) if first else None
@@ -79,7 +80,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def links(text: str) -> Iterator[Link]:
-    """Yield the links of a page, images among them, outside of blocks and code spans."""
+    """Yield the links and images of a page that are not in blocks or code spans."""
     lines = text.split("\n")
     for block in blocks(text):
         lines[block.line - 2 : block.end] = [""] * (block.end - block.line + 2)
@@ -91,7 +92,7 @@ def links(text: str) -> Iterator[Link]:
 
 
 def with_targets(text: str, target: Callable[[Link], str]) -> str:
-    """Return a page in which each link has the target that a function gives for it."""
+    """Return a page in which a function has replaced the target of each link."""
     lines = text.split("\n")
     for link in links(text):
         end = f' "{link.title}")' if link.title else ")"
@@ -112,13 +113,11 @@ def headings(text: str) -> list[tuple[int, str, int]]:
 
 
 def table(heading: str, rows: Iterable[Sequence[object]]) -> str:
-    """Return a table: its heading with the line below, as a page has them, and rows of
-    cells.
-    """
+    """Return a Markdown table, given its heading (two lines) and rows of cells."""
     return "\n".join([heading, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
 
 
 def anchor(heading: str) -> str:
-    """Return the anchor that a code host makes of a heading."""
+    """Return the anchor that code hosts generate for a heading."""
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")

@@ -1,12 +1,11 @@
-"""The files of `src` on the way of a prompt, a weight and a request:
-`python -m tools.paths prompt`.
+"""List the files of `src` that run for a prompt, a weight or a request.
 
-A file counts if a function of it runs on that way:
+`python -m tools.paths prompt` lists a file if one of its functions runs in that case:
 
-- `prompt [FLAGS]`: a loaded model answers one prompt, from the session that takes the
+- `prompt [FLAGS]`: a loaded model answers one prompt, from the session that receives the
   prompt to the kernels and back to the terminal.
-- `weight FORMAT`: a weight of a file is opened, and one product with it is computed.
-- `request PATH`: an HTTP request is read from the socket and given to the engine.
+- `weight FORMAT`: a weight in a file is opened, and one product with it is computed.
+- `request PATH`: an HTTP request is read from the socket and passed to the engine.
 """
 
 import json
@@ -47,14 +46,16 @@ BODIES = {
     },
 }
 _ANSWERED_SECONDS = 60
-# Code that runs at an import, and the server's look at its connections once a second.
+# Code that runs at import time, and the server's check of its connections once a second.
 _OF_NO_WAY = ("<module>", "_watch")
 _ENGINE = "inference/batch.py"
 
 
 class Noted:
-    """Notes the files whose functions are called while it is on, in the order of their
-    first calls, in this thread and in those that start later.
+    """Records the files whose functions are called while it is on.
+
+    The files are in the order of their first calls, in this thread and in threads that
+    start later.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class Noted:
 
     @property
     def files(self) -> list[str]:
-        """The files, below `src`."""
+        """The files, relative to `src`."""
         return [Path(path).relative_to(SRC).as_posix() for path in self.paths]
 
     def _note(self, frame: FrameType, event: str, _argument: Any) -> None:
@@ -75,7 +76,7 @@ class Noted:
 
     @contextmanager
     def watching(self, *, is_on: bool) -> Iterator[None]:
-        """Watch the calls of this thread, and of those that start inside."""
+        """Record the calls in this thread and in threads that start in the block."""
         self.is_on = is_on
         threading.setprofile(self._note)
         sys.setprofile(self._note)
@@ -87,7 +88,7 @@ class Noted:
 
 
 def files_of_prompt(*flags: str) -> list[str]:
-    """Answer a prompt in this process; return the files on its way."""
+    """Answer a prompt in this process, and return the files that ran."""
     noted = Noted()
     ask = Session.ask
 
@@ -105,11 +106,11 @@ def files_of_prompt(*flags: str) -> list[str]:
 
 
 def files_of_weight(file_format: str) -> list[str]:
-    """Multiply by a weight of a file of the bundled model; return the files on its way.
+    """Multiply by a weight in a file of the bundled model, and return the files that ran.
 
     Args:
-        file_format: `pth`, `gguf` or `safetensors`; the weights of the last two are q8_0
-            and int8.
+        file_format: `pth`, `gguf` (with q8_0 weights) or `safetensors` (with int8
+            weights).
     """
     noted = Noted()
     with tempfile.TemporaryDirectory() as directory:
@@ -130,8 +131,10 @@ def files_of_weight(file_format: str) -> list[str]:
 
 
 def files_of_request(path: str) -> list[str]:
-    """Serve in this process, and ask one request; return the files on its way to the
-    engine, by their names, because threads take turns.
+    """Serve one request in this process, and return the files that ran, sorted by name.
+
+    They include the files up to the engine. The order of calls would not be
+    reproducible, because several threads run.
     """
     noted = Noted()
     answer = BatchEngine.answer
@@ -174,7 +177,7 @@ def files_of_request(path: str) -> list[str]:
 
 
 def _connected(port: int) -> HTTPConnection:
-    """Return a connection to the server on this machine, once it takes connections."""
+    """Return a connection to the local server as soon as it accepts connections."""
     last = time.monotonic() + _ANSWERED_SECONDS
     while True:
         connection = HTTPConnection("127.0.0.1", port, timeout=_ANSWERED_SECONDS)
@@ -196,12 +199,12 @@ WAYS: Mapping[str, Callable[..., list[str]]] = {
 
 @cache
 def files_on_the_way(way: str, *arguments: str) -> tuple[str, ...]:
-    """Return the files on a way, run in a new process.
+    """Return the files that run for a prompt, a weight or a request, in a new process.
 
     Args:
         way: `prompt`, `weight` or `request`.
-        arguments: Flags of the command line for a prompt, such as `--completion`; the
-            format of the file of a weight; the path of a request.
+        arguments: The command-line flags for a prompt, such as `--completion`, the file
+            format for a weight, or the path for a request.
     """
     command = [sys.executable, "-m", "tools.paths", way, *arguments]
     output = subprocess.check_output(command, cwd=ROOT, text=True)

@@ -27,7 +27,7 @@ from src.model.rope import inverse_frequencies
 
 from .runs import bundled_model
 
-# Light: dark. A series takes its colour by its number; the others are named below.
+# The dark counterpart of each light colour. The first colours are for series.
 _COLOURS = {
     "#0969da": "#58a6ff",
     "#bc4c00": "#f0883e",
@@ -83,7 +83,7 @@ Floats = npt.NDArray[np.float64]
 def _svg(
     height: float, draw: Callable[..., None], rows: int = 1, columns: int = 1
 ) -> str:
-    """Return what a function draws on its axes, as SVG that is 9 inches wide."""
+    """Return the plot that a function draws, as SVG with a width of 9 inches."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9, height))
         draw(*np.atleast_1d(figure.subplots(rows, columns)))
@@ -95,13 +95,13 @@ def _svg(
 
 
 def _label(axes: Axes, title: str, x: str, y: str, columns: int = 1, **more: Any) -> None:
-    """Set the texts of a plot, and write a key of its lines."""
+    """Set the texts of a plot, and add a legend for its lines."""
     axes.set(title=title, xlabel=x, ylabel=y, **more)
     axes.legend(ncols=columns)
 
 
 def _powers_of_ten(axis: Axis, most: int) -> None:
-    """Mark the powers of ten of an axis, and nothing between the marks of either axis."""
+    """Set the ticks of an axis to powers of ten, without minor ticks on either axis."""
     names = ["1", "10", "100", "1 000", "10 000", "100 000", "1 M", "10 M"][: most + 1]
     axis.set_ticks([10.0**n for n in range(most + 1)], labels=names)
     axis.axes.minorticks_off()
@@ -143,7 +143,7 @@ def _levels(*rows: Axes) -> None:
 
 @cache
 def _steps(base: float = _BASE_3, factor: float | None = None) -> Floats:
-    """Return the radians per position of each pair of a head of the 8B: [h/2]."""
+    """Return the radians per position for each pair in a head of the 8B: [h/2]."""
     scaling = RopeScaling(factor) if factor else None
     return inverse_frequencies(_HEAD, base, scaling).numpy().astype(np.float64)
 
@@ -221,7 +221,7 @@ def _kernel_rows(axes: Axes) -> None:
 
 
 def current_plots() -> dict[str, str]:
-    """Return the text of each committed plot as it should be, by the name of its file."""
+    """Return the current text of each plot, by file name."""
     return {
         "kernel-rows.svg": _svg(3.8, _kernel_rows),
         "quantization-levels.svg": _svg(5.2, _levels, rows=2),

@@ -1,4 +1,4 @@
-"""The contents of generated blocks, by the first word of their names."""
+"""The producers of generated blocks, keyed by the first word of the block's name."""
 
 import ast
 import dataclasses
@@ -75,7 +75,7 @@ _VARIES = (
 
 
 def code(page: Path, argument: str) -> str:
-    """Return a symbol's source, of Python or C: `code src/ml/ops/elementwise.py silu`."""
+    """Return the source of a symbol: `code src/ml/ops/elementwise.py silu`."""
     name, _, symbol = argument.partition(" ")
     file = ROOT / name
     found = None
@@ -99,7 +99,7 @@ def code(page: Path, argument: str) -> str:
 
 
 def excerpt(_page: Path, argument: str) -> str:
-    """Return some statements of a symbol of Python, each named by how it begins.
+    """Return some statements in a Python function, each identified by its beginning.
 
     `excerpt src/model/llama.py LlamaAttention.forward "xq, xk, xv =" "xq = xq.reshape"`
     """
@@ -128,7 +128,7 @@ def excerpt(_page: Path, argument: str) -> str:
 
 
 def stages(page: Path, _argument: str) -> str:
-    """Return the table of the stages, each with its chapter, its diagram and its code."""
+    """Return a table of all stages with their chapters, diagrams and code."""
     rows = []
     for stage in STAGES.values():
         links = (
@@ -143,7 +143,7 @@ def stages(page: Path, _argument: str) -> str:
 
 
 def shapes(_page: Path, argument: str) -> str:
-    """Return the steps of some stages with the shapes of two models: `shapes 8-10`."""
+    """Return the ops of some stages with the shapes for two models: `shapes 8-10`."""
     wanted = _stages(argument)
     events = _first_pass([event for event in bundled_events() if event.stage in wanted])
     T = next(event.details["T"] for event in bundled_events() if event.stage == 3)
@@ -166,7 +166,7 @@ def shapes(_page: Path, argument: str) -> str:
 
 
 def stage_part(page: Path, argument: str) -> str:
-    """Return the code, the log and the numbers of a token in a stage: `stage 13`."""
+    """Return a stage's code, log lines and values for one token: `stage 13`."""
     (number,) = _stages(argument)
     stage = STAGES[number]
     name, _, first = stage.code.partition(":")
@@ -188,7 +188,7 @@ def stage_part(page: Path, argument: str) -> str:
 
 
 def _end_of_stage(lines: list[str], start: int) -> int:
-    """Return the line after a stage's code: the next mark, or the end of its function."""
+    """Return the line after a stage's code: the next mark, or the end of the function."""
     indent = " " * (len(lines[start]) - len(lines[start].lstrip()))
     is_function = lines[start].startswith(f"{indent}def ")
     inside = rf"{indent}[ )]" if is_function else rf"{indent}(?!mark\()"
@@ -199,9 +199,7 @@ def _end_of_stage(lines: list[str], start: int) -> int:
 
 
 def _token_numbers(stage: int) -> str:
-    """Return numbers of the last token in what the ops of a stage read and made, a row
-    each.
-    """
+    """Return rows with the last token's values in the inputs and results of a stage."""
     known: dict[int, TensorInfo] = {}
     rows: list[tuple[str, str, str]] = []
     shown: set[int] = set()
@@ -224,9 +222,7 @@ def _token_numbers(stage: int) -> str:
 
 
 def _row(x: TensorInfo) -> tuple[str, list[complex]]:
-    """Return how the numbers of the last token in the first head are indexed, and the
-    first.
-    """
+    """Return the index of the last token's values in the first head, and some of them."""
     assert x.values is not None
     kept = "S" if "T" in x.letters and "S" in x.letters else x.letters[-1]
     kept = "h" if x.letters == ("H", "h", "S") else kept
@@ -245,7 +241,7 @@ def _row(x: TensorInfo) -> tuple[str, list[complex]]:
 
 
 def log(_page: Path, argument: str) -> str:
-    """Return lines of `debug.log`, without times and links: `log 13`, or `log 13 8b`."""
+    """Return lines of `debug.log` without times and links: `log 13` or `log 13 8b`."""
     numbers, _, model = argument.partition(" ")
     wanted = _stages(numbers)
     if model not in ("", "8b"):
@@ -271,7 +267,7 @@ def log(_page: Path, argument: str) -> str:
 
 
 def _from(page: Path, place: str) -> str:
-    """Return the path of a place in the repository as a page's link names it."""
+    """Return the path of a file in the repository, relative to a page."""
     return os.path.relpath(ROOT / place, page.parent)
 
 
@@ -285,7 +281,7 @@ def _stages(argument: str) -> set[int]:
 
 
 def _first_pass(events: list[Event], layer: int | None = 0) -> list[Event]:
-    """Return the events of the first pass through the network, of one layer or of all."""
+    """Return the events of the first pass through the network, for one or all layers."""
     first: list[Event] = []
     marks: set[tuple[int, int | None]] = set()
     for event in events:
@@ -299,7 +295,7 @@ def _first_pass(events: list[Event], layer: int | None = 0) -> list[Event]:
 
 
 def weight_bytes(args: ModelArgs, is_tied: bool, quantize: str | None) -> int:
-    """Return the bytes of a model's weights; those of a quantized one as it is saved."""
+    """Return the size of a model's weights in bytes, as saved if they are quantized."""
     counts = {name: math.prod(shape) for name, shape in args.tensor_shapes.items()}
     if quantize is not None:
         embeddings = counts[EMBEDDINGS] * args.dtype.itemsize
@@ -310,9 +306,7 @@ def weight_bytes(args: ModelArgs, is_tied: bool, quantize: str | None) -> int:
 
 
 def memory(_page: Path, _argument: str) -> str:
-    """Return the table of models: bytes of the files, and what must be allocated beside
-    them.
-    """
+    """Return a table of models with the sizes of their files and allocated memory."""
     bundled = bundled_model()
     rows = []
     for name, args, nbytes, quantize in (
@@ -334,8 +328,8 @@ def memory(_page: Path, _argument: str) -> str:
 def chat(page: Path, argument: str) -> str:
     """Return a part of a page's chat: `chat "Hello!" /help Ctrl-C "600*la "`.
 
-    All blocks of a page are one chat; no two have the same lines. `600*la ` repeats a
-    text.
+    All blocks of a page form one chat, and no two blocks have the same lines. `600*la `
+    repeats a text.
     """
     text = page.read_text(encoding="utf-8")
     parts = re.findall(r"^<!-- generated: chat (.*) -->$", text, flags=re.MULTILINE)
@@ -344,9 +338,7 @@ def chat(page: Path, argument: str) -> str:
 
 @cache
 def _transcript(parts: tuple[str, ...]) -> list[str]:
-    """Have one chat in a directory with a file `maria.txt`; return what each part of it
-    shows.
-    """
+    """Run a chat in a directory with a file `maria.txt`; return each part's output."""
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     transcript = []
     with tempfile.TemporaryDirectory() as directory:
@@ -382,7 +374,7 @@ def _transcript(parts: tuple[str, ...]) -> list[str]:
 
 
 def real(_page: Path, argument: str) -> str:
-    """Return figures of SmolLM2: `formats`, `perplexity`, `speed`, `answer` or `log`."""
+    """Return results of SmolLM2: `formats`, `perplexity`, `speed`, `answer` or `log`."""
     parts = {
         "formats": _real_formats,
         "perplexity": _real_perplexity,
@@ -457,7 +449,7 @@ def _three_digits(value: float) -> str:
 
 
 def _run_of(figures: Mapping[str, Any]) -> str:
-    """Return when and on which machine figures were measured, as a sentence."""
+    """Return a sentence with the date and the machine of a measurement."""
     run = figures["run"]
     machine = (
         f"{run['processor']}, {run['processors']} processors, `{run['instruction_set']}`"
@@ -480,7 +472,7 @@ _WAYS: Mapping[str, Sequence[tuple[str, Sequence[str]]]] = {
 
 
 def path(_page: Path, argument: str) -> str:
-    """Return the files on a way in its first form, and those that its other forms add."""
+    """Return the files that run in the first case, and the files that others add."""
     parts = list[str]()
     known = set[str]()
     for title, arguments in _WAYS[argument]:
@@ -494,7 +486,7 @@ def path(_page: Path, argument: str) -> str:
 
 
 def touched(page: Path, _argument: str) -> str:
-    """Return the table of the files that a change of each kind touches."""
+    """Return a table of the files that each kind of change affects."""
     rows = []
     for change in CHANGES:
         checked_places(change)
@@ -527,6 +519,6 @@ PRODUCERS: dict[str, Producer] = {
 
 
 def current_text(page: Path) -> str:
-    """Return a page with its links to code and its generated blocks as they should be."""
+    """Return a page with current links to code and current generated blocks."""
     text = with_lines(page, page.read_text(encoding="utf-8"))
     return with_blocks(page, text, PRODUCERS)

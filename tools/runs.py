@@ -1,6 +1,4 @@
-"""The traced runs that pages and diagrams show, and the committed page of the
-explorer.
-"""
+"""The traced runs shown in pages and diagrams, and the committed explorer page."""
 
 import base64
 import contextlib
@@ -27,7 +25,7 @@ from src.trace.tracer import Tracer
 from .pages import ROOT
 
 PROMPT = "What is the capital of Massachusetts? Answer in one word."
-# The same prompt, as Llama 3's tokenizer and chat format write it; a test compares.
+# The same prompt, encoded by Llama 3's tokenizer and chat format. A test compares them.
 LLAMA_3_IDS = (
     128000,
     128006,
@@ -82,8 +80,9 @@ def bundled_model() -> Model:
 def recorded(
     args: ModelArgs, write: Callable[[Event], None] | None = None, **options: Any
 ) -> Iterator[list[Event]]:
-    """Turn a trace on; give the list that collects its events,
-    unless `write` takes them.
+    """Run the `with` block with a trace, and yield the list of its events.
+
+    The list remains empty if the events are passed to `write`.
     """
     events: list[Event] = []
     tracer = Tracer(
@@ -101,7 +100,7 @@ def recorded(
 
 @cache
 def bundled_events() -> tuple[Event, ...]:
-    """Return the events of the bundled model's whole answer to the prompt."""
+    """Return the events of the bundled model's complete answer to the prompt."""
     model = bundled_model()
     engine = InferenceEngine(model, 4096)  # as the command line
     assert model.tokenizer is not None
@@ -119,10 +118,10 @@ def bundled_events() -> tuple[Event, ...]:
 
 @cache
 def events_8b() -> tuple[Event, ...]:
-    """Return the events of a pass over the prompt in two layers of the 8B shape.
+    """Return the events of a pass over the prompt in two layers with the sizes of the 8B.
 
-    Shapes do not depend on values: the weights are zeros, which take no memory as long as
-    they are only read.
+    The weights are zeros, which take no memory while they are only read. Shapes do not
+    depend on the values.
     """
     args = dataclasses.replace(LLAMA_3_1_8B, n_layers=2, max_context_length=64)
     tensors = {
@@ -136,9 +135,7 @@ def events_8b() -> tuple[Event, ...]:
 
 @cache
 def current_diagrams() -> dict[str, str]:
-    """Return the text of each committed diagram as it should be,
-    by the name of its file.
-    """
+    """Return the current text of each diagram, by file name."""
     model = bundled_model()
     events = bundled_events()
     sizes = model.args.sizes | {"C": SIZES_8B["C"]}
@@ -153,19 +150,16 @@ def current_diagrams() -> dict[str, str]:
 
 @cache
 def current_page() -> str:
-    """Return the page as it should be: the committed one, if it says the same but for
-    times.
-    """
+    """Return the current page, or the committed page if only times differ."""
     made = explore(bundled_model(), [Message("user", PROMPT)], 8, SamplingArgs(seed=1))
     committed = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     return committed if is_same(committed, made) else str(made)
 
 
 def is_same(first: str, second: str) -> bool:
-    """Return whether two pages have the same sources and say the same of a run, but for
-    times.
+    """Return whether two pages have the same sources and data, except for times.
 
-    Numbers that NumPy computed may differ in their last digits from machine to machine.
+    Numbers that NumPy has computed may differ in their last digits between machines.
     """
     return _ELEMENT.sub("", first) == _ELEMENT.sub("", second) and _read(first) == _read(
         second
@@ -173,7 +167,7 @@ def is_same(first: str, second: str) -> bool:
 
 
 class _Numbers:
-    """A float, or an array, which equals another whose last digits differ."""
+    """A float or an array. Values are equal if only their last digits differ."""
 
     def __init__(self, values: Any) -> None:
         self._values = np.asarray(values)
@@ -189,9 +183,7 @@ class _Numbers:
 
 
 def _read(page: str) -> Any:
-    """Return the document of a page, with its arrays in their places and without
-    times.
-    """
+    """Return the document in a page, with its arrays inserted and without times."""
     data = {
         name: zlib.decompress(base64.b64decode(x)) for name, x in _ELEMENT.findall(page)
     }

@@ -1,7 +1,7 @@
-"""The files that a change of each usual kind touches, by an example that is in the code.
+"""The files that each common kind of change affects, with an example from the code.
 
-The lists are written by hand and checked: each file exists and contains its place, and no
-other file of `src` and `csrc` names the example.
+The lists are written by hand and checked: each file must exist and contain its text, and
+no other file in `src` and `csrc` may mention the example.
 """
 
 import re
@@ -18,10 +18,10 @@ class Change:
     """A kind of change.
 
     Attributes:
-        kind: What is added.
-        example: An addition of that kind, as people write it.
-        pattern: A regular expression for the example in code.
-        places: Files with a text of each that the addition needs there.
+        kind: The kind of addition.
+        example: An existing addition of this kind, for display.
+        pattern: A regular expression that finds the example in code.
+        places: The files that the addition affects, each with a text that it requires.
     """
 
     kind: str
@@ -31,12 +31,12 @@ class Change:
 
     @property
     def code(self) -> list[str]:
-        """The files of `src` and `csrc`."""
+        """The files in `src` and `csrc`."""
         return [path for path in self.places if path.startswith(("src/", "csrc/"))]
 
     @property
     def others(self) -> list[str]:
-        """The tests and pages."""
+        """The tests and documentation pages."""
         return [path for path in self.places if path not in self.code]
 
 

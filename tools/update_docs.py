@@ -1,8 +1,8 @@
-"""Write what runs and code say into the pages: `python -m tools.update_docs`.
+"""Update the generated parts of the documentation: `python -m tools.update_docs`.
 
-Links to lines of code, generated blocks, what the examples print, the diagrams, the
-plots, and the page of the explorer.
-`--check` writes nothing, and names what is not current. Plots need the `docs` extra.
+These are links to lines of code, generated blocks, the output of examples, the diagrams,
+the plots, and the explorer's page. `--check` writes nothing, and lists outdated files.
+Plots need the `docs` extra.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from .runs import PAGE, current_diagrams, current_page
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Update or check the pages; return the exit code."""
+    """Update or check the pages, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.update_docs", description=__doc__
     )
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _update(file: Path, text: str, check: bool) -> bool:
-    """Write a file that is out of date, or say so; return whether it still is."""
+    """Write an outdated file, or report it; return whether it is still outdated."""
     is_stale = not file.exists() or file.read_text(encoding="utf-8") != text
     if is_stale:
         print(f"{name_of(file)}: {'not current' if check else 'written'}")
@@ -65,7 +65,7 @@ def _update(file: Path, text: str, check: bool) -> bool:
 
 
 def current_pictures() -> dict[Path, str]:
-    """Return the text of each committed diagram and plot as it should be, by its file."""
+    """Return the current text of each diagram and plot, by file."""
     diagrams = {
         ROOT / "diagrams" / name: text for name, text in current_diagrams().items()
     }
@@ -76,7 +76,7 @@ def current_pictures() -> dict[Path, str]:
 
 
 def with_outputs(page: Path, text: str, allowed: frozenset[str]) -> str:
-    """Return a page with what its examples print; what holds `...` and fits stays."""
+    """Return a page with the output of its examples; text that matches `...` is kept."""
     lines = text.split("\n")
     for example in reversed(run_examples(text, name_of(page), allowed)):
         if example.is_as_shown:

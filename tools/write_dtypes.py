@@ -1,8 +1,8 @@
-"""Writes `csrc/dtypes.h` from the table of dtypes in `src/ml/dtype.py`.
+"""Generate `csrc/dtypes.h` from the table of dtypes in `src/ml/dtype.py`.
 
     python -m tools.write_dtypes
 
-Run it after a row is added or changed; a test compares the file with the table.
+Run this after adding or changing a row. A test compares the file with the table.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ def write_header() -> str:
 
 
 def _macro(name: str, rows: Mapping[str, list[int]]) -> str:
-    """Return a macro that applies ROW to each row."""
+    """Return a macro that applies ROW to each row of the table."""
     arguments = (
         ", ".join([row, f"TYPE_{row.upper()}", *map(str, rows[row])]) for row in rows
     )
@@ -90,7 +90,7 @@ def _macro(name: str, rows: Mapping[str, list[int]]) -> str:
 
 
 def _constants(name: str, elements: int, codes: int, scale: int) -> str:
-    """Return the sizes of a block format as constants of C."""
+    """Return the sizes of a block format as C constants."""
     sizes = {"elements": elements, "code_bytes": codes, "scale_bytes": scale}
     values = ", ".join(f"{name}_{size} = {value}" for size, value in sizes.items())
     return f"enum {{ {values} }};"
