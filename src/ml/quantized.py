@@ -237,7 +237,7 @@ class QuantizedTensor(TensorBase):
 
     def with_name(self, name: str) -> Self:
         """Return a tensor with another name that shares the data."""
-        return self.__class__(*self._arguments()[:-2], name, self.activations)
+        return self.__class__(*self._stored, name, self.activations)
 
     def with_activations(self, activations: str) -> Self:
         """Return a tensor that shares the data, for products with other activations.
@@ -248,15 +248,17 @@ class QuantizedTensor(TensorBase):
         Raises:
             DTypeError: If `activations` has another value.
         """
-        return self.__class__(*self._arguments()[:-1], activations)
+        return self.__class__(*self._stored, self._name, activations)
 
-    def _arguments(self) -> tuple[Any, ...]:
-        """Return the constructor's arguments, of which the activations are the last."""
-        parts = self._dtype, self._shape, self._codes, self._scales, self._nested
-        return (*parts, self._name, self.activations)
+    @property
+    def _stored(
+        self,
+    ) -> tuple[BlockDType, Shape, Tensor, Tensor | None, NestedScales | None]:
+        """The arguments of the constructor that describe the stored elements."""
+        return self._dtype, self._shape, self._codes, self._scales, self._nested
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self.__class__, self._arguments()
+        return self.__class__, (*self._stored, self._name, self.activations)
 
     def __getitem__(self, key: object) -> Any:
         raise self.refusal("getitem")
