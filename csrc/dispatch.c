@@ -16,18 +16,26 @@ extern const struct ProbeKernels probe_kernels_portable, probe_kernels_avx2, pro
     probe_kernels_avx512bf16, probe_kernels_neon, probe_kernels_neondot, probe_kernels_neonbf16;
 
 static const KernelSet kernel_set_portable = {&row_kernels_portable, &product_kernels_portable,
-                                              &attention_kernels_portable, &probe_kernels_portable};
+                                              &attention_kernels_portable, &probe_kernels_portable,
+                                              NULL};
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 
+extern const struct MatrixKernels matrix_kernels_avx512amx;
+
 static const KernelSet kernel_set_avx2 = {&row_kernels_avx2, &product_kernels_avx2,
-                                          &attention_kernels_avx2, &probe_kernels_avx2};
+                                          &attention_kernels_avx2, &probe_kernels_avx2, NULL};
 static const KernelSet kernel_set_avx512 = {&row_kernels_avx512, &product_kernels_avx512,
-                                            &attention_kernels_avx512, &probe_kernels_avx512};
+                                            &attention_kernels_avx512, &probe_kernels_avx512, NULL};
 static const KernelSet kernel_set_avx512bf16 = {
     &row_kernels_avx512bf16, &product_kernels_avx512bf16, &attention_kernels_avx512bf16,
-    &probe_kernels_avx512bf16};
+    &probe_kernels_avx512bf16, NULL};
+#ifdef HAS_AMX
+static const KernelSet kernel_set_avx512amx = {
+    &row_kernels_avx512bf16, &product_kernels_avx512bf16, &attention_kernels_avx512bf16,
+    &probe_kernels_avx512bf16, &matrix_kernels_avx512amx};
+#endif
 
 /* Older compilers do not support F16C in __builtin_cpu_supports. */
 static int has_f16c(void)
@@ -57,6 +65,39 @@ static int has_avx512bf16(void)
 #endif
 }
 
+#ifdef HAS_AMX
+
+/* arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA): Linux gives a process tile registers, and
+ * its children too, after this call alone. It refuses them to a process with a signal stack that is
+ * too small for them. */
+static int ask_for_tiles(void)
+{
+    long result = 158; /* the number of arch_prctl */
+    __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+    return result == 0;
+}
+
+/* Tile registers and their products of bfloat16, which the system saves with a thread (XCR0). */
+static int has_tiles(void)
+{
+    unsigned a, b, c, d, saved, upper;
+    if (!has_avx512bf16() || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return 0;
+    __asm__ volatile("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
+    return (d >> 22 & 1) && (d >> 24 & 1) && (saved >> 17 & 3) == 3 && ask_for_tiles();
+}
+
+static const KernelSet *find_amx(void)
+{
+    static _Atomic int answer = 0; /* 1: yes, -1: no */
+    if (atomic_load(&answer) == 0)
+        atomic_store(&answer, has_tiles() ? 1 : -1);
+    return atomic_load(&answer) == 1 ? &kernel_set_avx512amx : NULL;
+}
+#else
+static const KernelSet *find_amx(void) { return NULL; }
+#endif
+
 static const KernelSet *find_set(InstructionSet isa)
 {
     switch (isa) {
@@ -64,6 +105,7 @@ static const KernelSet *find_set(InstructionSet isa)
     case ISA_AVX2: return has_avx2() ? &kernel_set_avx2 : NULL;
     case ISA_AVX512: return has_avx512() ? &kernel_set_avx512 : NULL;
     case ISA_AVX512BF16: return has_avx512bf16() ? &kernel_set_avx512bf16 : NULL;
+    case ISA_AVX512AMX: return find_amx();
     case ISA_NEON:
     case ISA_NEONDOT:
     case ISA_NEONBF16: return NULL;
@@ -73,11 +115,13 @@ static const KernelSet *find_set(InstructionSet isa)
 
 #elif defined(__aarch64__)
 static const KernelSet kernel_set_neon = {&row_kernels_neon, &product_kernels_neon,
-                                          &attention_kernels_neon, &probe_kernels_neon};
+                                          &attention_kernels_neon, &probe_kernels_neon, NULL};
 static const KernelSet kernel_set_neondot = {&row_kernels_neondot, &product_kernels_neondot,
-                                             &attention_kernels_neondot, &probe_kernels_neondot};
+                                             &attention_kernels_neondot, &probe_kernels_neondot,
+                                             NULL};
 static const KernelSet kernel_set_neonbf16 = {&row_kernels_neonbf16, &product_kernels_neonbf16,
-                                              &attention_kernels_neonbf16, &probe_kernels_neonbf16};
+                                              &attention_kernels_neonbf16, &probe_kernels_neonbf16,
+                                              NULL};
 
 #if defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -114,7 +158,8 @@ static const KernelSet *find_set(InstructionSet isa)
     case ISA_NEONBF16: return has_bf16() ? &kernel_set_neonbf16 : NULL;
     case ISA_AVX2:
     case ISA_AVX512:
-    case ISA_AVX512BF16: return NULL;
+    case ISA_AVX512BF16:
+    case ISA_AVX512AMX: return NULL;
     }
     return NULL;
 }
@@ -148,11 +193,11 @@ const KernelSet *kernel_set_of_many(void)
 {
     const KernelSet *set = kernel_set();
 #ifdef LLAMA_BOLTS_EMULATE_BF16
-    return set == &kernel_set_avx512bf16 ? &kernel_set_avx512 : set;
+    return set->products == &product_kernels_avx512bf16 ? &kernel_set_avx512 : set;
 #elif defined(__x86_64__)
     /* On Emerald Rapids, and on a Xeon with AMX, vdpbf16ps takes twice as long as the two
      * multiply-adds that it replaces. */
-    if (set == &kernel_set_avx512bf16 && __builtin_cpu_is("intel"))
+    if (set->products == &product_kernels_avx512bf16 && __builtin_cpu_is("intel"))
         return &kernel_set_avx512;
 #endif
     return set;

@@ -62,7 +62,8 @@ typedef enum InstructionSet {
     ISA_AVX512BF16 = 3,
     ISA_NEON = 4,
     ISA_NEONDOT = 5,
-    ISA_NEONBF16 = 6
+    ISA_NEONBF16 = 6,
+    ISA_AVX512AMX = 7 /* avx512bf16 with products of many tokens in tile registers */
 } InstructionSet;
 
 enum {
@@ -242,6 +243,13 @@ ptrdiff_t probe_multiply_add(float *result, ptrdiff_t rounds, ElementType type, 
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Compilers that know Intel's AMX, on the system that this code can ask for tile registers. */
+#if defined(__x86_64__) && defined(__linux__)
+#if (defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11)
+#define HAS_AMX
+#endif
+#endif
+
 enum {
     /* Minimum number of elements per thread, because opening a region takes about a microsecond. */
     ELEMENTS_PER_THREAD = 16384
@@ -282,6 +290,7 @@ typedef struct KernelSet {
     const struct ProductKernels *products;    /* products/product.h */
     const struct AttentionKernels *attention; /* attention/attention.h */
     const struct ProbeKernels *probe;         /* probe.h */
+    const struct MatrixKernels *matrix;       /* products/product.h; or NULL */
 } KernelSet;
 
 /* dispatch.c: kernel_set returns the instruction set in use. kernel_set_of_many returns the set

@@ -31,6 +31,8 @@ class InstructionSet(NamedTuple):
         codes: The header for operations on codes.
         lanes: The number of lanes in a vector. Vectors of four lanes have separate loops.
         emulated: The targets of a test build that emulates the set's bfloat16 products.
+        extends: The set whose other tables it uses, if it adds only products in tile
+            registers, or "".
     """
 
     name: str
@@ -41,6 +43,7 @@ class InstructionSet(NamedTuple):
     codes: str = "isa/codes_portable.h"
     lanes: int = 0
     emulated: str = ""
+    extends: str = ""
 
     @property
     def few_tokens(self) -> str:
@@ -81,6 +84,17 @@ INSTRUCTION_SETS = (
         "isa/codes_avx512.h",
         lanes=16,
         emulated=_AVX512,
+    ),
+    # Tile registers for products of many tokens; all other kernels are of avx512bf16.
+    InstructionSet(
+        "avx512amx",
+        "HAS_AMX",
+        _AVX512 + ",avx512vnni,avx512bf16,amx-tile,amx-bf16",
+        ("AVX512BF16",),
+        "isa/vectors_avx512.h",
+        "isa/codes_avx512.h",
+        lanes=16,
+        extends="avx512bf16",
     ),
     # All 64-bit Arm processors have NEON.
     InstructionSet(
@@ -237,6 +251,59 @@ void multiply_byte_halves_SET(const IntegerKBlock *k, int has_mins)
 """
 # Integers of bfloat16 x, and their number in C.
 ACTIVATIONS = {"int16": "ACTIVATIONS_INT16", "int8": "ACTIVATIONS_INT8"}
+MATRIX_KERNELS = f"""\
+static void NAME_pack_tiles_BITS({_PACK},
+                                 ElementType x_type)
+{{
+    (void)x_type;
+    pack_tiles(panel, x, x_stride, tokens, in, NAME_format, ACTIVATIONS);
+}}
+
+static ptrdiff_t NAME_fewest_BITS(void)
+{{
+    return fewest_tokens(NAME_format, ACTIVATIONS);
+}}
+
+static ptrdiff_t NAME_most_rows_BITS(ptrdiff_t in)
+{{
+    return rows_in_cache(in, NAME_format, ACTIVATIONS);
+}}
+
+static void NAME_put_rows_BITS(const MatrixBlock *k)
+{{
+    put_rows_into_tiles(k, NAME_format, ACTIVATIONS);
+}}
+
+static void NAME_multiply_tiles_BITS(const MatrixBlock *k)
+{{
+    multiply_tiles(k, matrix_kind(NAME_format, ACTIVATIONS));
+}}
+
+const MatrixProduct NAME_matrix_BITS_SET = {{
+    NAME_pack_tiles_BITS, NAME_fewest_BITS, NAME_most_rows_BITS, NAME_put_rows_BITS,
+    NAME_multiply_tiles_BITS
+}};
+"""
+MATRIX_TILES = """\
+void multiply_tiles(const MatrixBlock *k, MatrixKind kind)
+{
+    multiply_any_kind(k, kind);
+}
+"""
+MATRIX_TABLE = """\
+EXTERNS
+
+const MatrixKernels matrix_kernels_SET = {
+    .products = {
+        {
+MATRIX_INT16
+        },
+        {
+MATRIX_INT8
+        },
+    },
+};
+"""
 CONVERSIONS = f"""\
 _Static_assert(MOST_BLOCK % NAME_elements == 0 && NAME_elements % GROUP == 0, "NAME");
 
@@ -323,6 +390,8 @@ def write_unit(
     """Return the text of a unit."""
     name = target.name
     text = [f"/* {name}: {title}. Written by csrc/write_units.py. */"]
+    if target.processor == "HAS_AMX":
+        text.append('#include "kernels.h"')
     if target.processor:
         text.append(f"#ifdef {target.processor}")
     text += [f"#define {define}" for define in target.defines]
@@ -351,7 +420,7 @@ def target_pragmas(target: InstructionSet) -> list[str]:
         return []
 
     def pragmas(targets: str) -> list[str]:
-        x86 = target.processor == "__x86_64__"
+        x86 = target.processor != "__aarch64__"
         gcc = f'"{targets}", "prefer-vector-width=512"' if x86 else f'"{targets}"'
         attribute = f'__attribute__((target("{targets}")))'
         return [
@@ -469,18 +538,62 @@ def conversions(target: InstructionSet, families: list[str], names: list[str]) -
     return write_unit(target, "blocks as plain elements", headers, *functions, tables)
 
 
-def units_of(target: InstructionSet, csrc: Path) -> dict[str, str]:
-    """Return the texts of the units of an instruction set, by name."""
-    header = (csrc / "dtypes.h").read_text(encoding="utf-8")
-    tile = "products/tile.h" if target.vectors else "products/tile_portable.h"
-    attention = "tile" if target.vectors else "portable"
-    probe = "vector" if target.vectors else "portable"
+def families_of_formats(csrc: Path) -> dict[str, list[str]]:
+    """Return the names of the formats of each family, which is a header."""
     families = {}
     for path in sorted((csrc / "formats").glob("*.h")):
         text = path.read_text(encoding="utf-8")
         names = re.findall(r"^static const ExpandedFormat (\w+)_format =", text, re.M)
         if names:
             families[path.stem] = names
+    return families
+
+
+def matrix_units(target: InstructionSet, csrc: Path) -> dict[str, str]:
+    """Return the units of products in tile registers, by their names.
+
+    Formats with levels, whose integers are longer than a byte, have none.
+    """
+    header = "products/matrix_tiles.h"
+    units = {}
+    taken = []
+    for family, names in families_of_formats(csrc).items():
+        path = csrc / "formats" / f"{family}.h"
+        if ".levels = " in path.read_text(encoding="utf-8"):
+            continue
+        taken += names
+        functions = kernels_of_codes(MATRIX_KERNELS, names)
+        units[f"{family}_matrix"] = write_unit(
+            target,
+            f"many tokens times {', '.join(names)} in tile registers",
+            [header, f"formats/{family}.h"],
+            *functions,
+        )
+    externs = [
+        f"extern const MatrixProduct {name}_matrix_{bits}_SET;"
+        for bits in ACTIVATIONS
+        for name in taken
+    ]
+    table = MATRIX_TABLE.replace("EXTERNS", "\n".join(externs))
+    for bits in ACTIVATIONS:
+        mark = f"MATRIX_{bits.upper()}"
+        table = table.replace(mark, entries(taken, f"&NAME_matrix_{bits}_SET", 12))
+    headers = ["formats/format.h", header]
+    units["tiles_of_codes"] = write_unit(
+        target, "products in tile registers", headers, MATRIX_TILES, table
+    )
+    return units
+
+
+def units_of(target: InstructionSet, csrc: Path) -> dict[str, str]:
+    """Return the texts of the units of an instruction set, by their names."""
+    if target.extends:
+        return matrix_units(target, csrc)
+    header = (csrc / "dtypes.h").read_text(encoding="utf-8")
+    tile = "products/tile.h" if target.vectors else "products/tile_portable.h"
+    attention = "tile" if target.vectors else "portable"
+    probe = "vector" if target.vectors else "portable"
+    families = families_of_formats(csrc)
     units = {
         "rows": write_unit(target, "rows and spans", ["rows/row_kernels.h"], ROW_TABLE),
         "attention": write_unit(

@@ -109,6 +109,24 @@ INLINE void transpose_in_lanes(ivec v[4])
     v[3] = upper_pairs(b, d);
 }
 
+/* The lower 16 bytes of each 32 of a and b, and the upper ones, as those headers define them. */
+INLINE ivec lower_quarters(ivec a, ivec b);
+INLINE ivec upper_quarters(ivec a, ivec b);
+
+/* Transposes words: word i of all eight vectors is moved to vector i. So the rows, which were
+ * vectors, become lanes. */
+INLINE void transpose_words(ivec v[8])
+{
+    transpose_in_lanes(v);
+    transpose_in_lanes(v + 4);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const ivec first = v[i], second = v[i + 4];
+        v[i] = lower_quarters(first, second);
+        v[i + 4] = upper_quarters(first, second);
+    }
+}
+
 /* Leaves the numbers of a group of x in the layout of integer_panel.h. */
 INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
 {

@@ -39,6 +39,27 @@ INLINE ivec join_groups(const group *groups)
     return _mm512_inserti64x4(_mm512_castsi256_si512(groups[0]), groups[1], 1);
 }
 
+/* 16 bytes of each of four. */
+INLINE ivec join_quarters(const uint8_t *a, const uint8_t *b, const uint8_t *c, const uint8_t *d)
+{
+    const __m512i first = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)a));
+    const __m512i two = _mm512_inserti32x4(first, _mm_loadu_si128((const __m128i *)b), 1);
+    const __m512i three = _mm512_inserti32x4(two, _mm_loadu_si128((const __m128i *)c), 2);
+    return _mm512_inserti32x4(three, _mm_loadu_si128((const __m128i *)d), 3);
+}
+
+/* The entries of tables of 32 or 64 numbers of 16 bits, by the lowest bits of each place. */
+INLINE ivec look_up_32(ivec places, const uint16_t *table)
+{
+    return _mm512_permutexvar_epi16(places, _mm512_loadu_si512(table));
+}
+
+INLINE ivec look_up_64(ivec places, const uint16_t *table)
+{
+    return _mm512_permutex2var_epi16(_mm512_loadu_si512(table), places,
+                                     _mm512_loadu_si512(table + 32));
+}
+
 /* 16-bit codes of two groups, or of one group of two rows. */
 typedef struct WidePair {
     ivec even[1], odd[1];

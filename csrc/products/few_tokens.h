@@ -167,6 +167,28 @@ INLINE void load_factors(CodeUnit *u, const uint8_t *codes, const char *scales, 
     }
 }
 
+/* Loads the factors of VEC_LANES groups. */
+INLINE void load_whole_factors(CodeUnit *u, const uint8_t *codes, const char *scales,
+                               const ExpandedFormat f)
+{
+    if (f.scale_bytes) { /* scales and codes are contiguous, so whole vectors are loaded */
+        halves of_groups;
+        memcpy(&of_groups, scales, sizeof of_groups);
+        u->scales[0] = f.levels ? vec_multiply(load_twice((const float *)scales),
+                                               vec_all(&(float){LEVEL_STEP}))
+                                : widen_bfloat16(of_groups);
+        return;
+    }
+#ifdef GATHERS_HALVES
+    if (!f.factors && f.scale_type == TYPE_FLOAT16 && GATHERS_HALVES(f.code_bytes)) {
+        u->scales[0] = widen_float16(halves_apart(codes, f.code_bytes));
+        u->mins[0] = widen_float16(halves_apart(codes + 2, f.code_bytes));
+        return;
+    }
+#endif
+    load_factors(u, codes, scales, UNIT_CODES / f.elements, f);
+}
+
 /* Loads a unit of VEC_LANES groups. */
 INLINE CodeUnit load_whole_unit(const uint8_t *codes, const char *scales, const ExpandedFormat f)
 {
@@ -179,22 +201,7 @@ INLINE CodeUnit load_whole_unit(const uint8_t *codes, const char *scales, const 
             u.codes[i] = ivec_load(codes + i * (ptrdiff_t)sizeof(ivec));
     else
         load_codes(&u, codes, VEC_LANES, f);
-    if (f.scale_bytes) { /* scales and codes are contiguous, so whole vectors are loaded */
-        halves of_groups;
-        memcpy(&of_groups, scales, sizeof of_groups);
-        u.scales[0] = f.levels ? vec_multiply(load_twice((const float *)scales),
-                                              vec_all(&(float){LEVEL_STEP}))
-                               : widen_bfloat16(of_groups);
-        return u;
-    }
-#ifdef GATHERS_HALVES
-    if (!f.factors && f.scale_type == TYPE_FLOAT16 && GATHERS_HALVES(f.code_bytes)) {
-        u.scales[0] = widen_float16(halves_apart(codes, f.code_bytes));
-        u.mins[0] = widen_float16(halves_apart(codes + 2, f.code_bytes));
-        return u;
-    }
-#endif
-    load_factors(&u, codes, scales, UNIT_CODES / f.elements, f);
+    load_whole_factors(&u, codes, scales, f);
     return u;
 }
 

@@ -21,7 +21,8 @@
  *     the other panels of the group. avx512bf16 does not widen bfloat16 weights;
  *   - bfloat16 x with a block format uses integers. For few tokens, each row is read once
  *     (few_tokens.h). For more tokens, a K block of the rows is rearranged for all panels
- *     (many_tokens.h).
+ *     (many_tokens.h). With tile registers, whole rows are rearranged for panels of up to 16 tokens
+ *     (matrix_tiles.h).
  *
  * Products of more than one panel may be computed by another instruction set with the same bits
  * (kernel_set_of_many in dispatch.c): on Intel, avx512 replaces avx512bf16.
@@ -64,7 +65,9 @@ enum {
     WIDENED_BYTES = CHUNK_ROWS * K_BLOCK * (int)sizeof(float),
     PANEL_LANES = CHUNK_ROWS * PANEL_TOKENS * LANES,
     LANES_BYTES = GROUP_TOKENS / PANEL_TOKENS * PANEL_LANES * (int)sizeof(float),
-    THREAD_BYTES = WIDENED_BYTES + LANES_BYTES
+    THREAD_BYTES = WIDENED_BYTES + LANES_BYTES,
+    /* Tile registers: the longest rows that are taken. */
+    MATRIX_MOST_IN = 64 * 1024
 };
 
 /* ---- scratch ---- */
@@ -77,6 +80,22 @@ static ptrdiff_t panel_room(ptrdiff_t in)
     return (floats < integers ? integers : floats) * PANEL_TOKENS;
 }
 
+/* The same of panels in tile registers (matrix_tiles.h): a line, and for each of 16 tokens the same
+ * 19 / 8 bytes. */
+static ptrdiff_t matrix_panel_room(ptrdiff_t in)
+{
+    return (LINE + integer_padded(in) * 19 / 8 * MATRIX_TOKENS) / (ptrdiff_t)sizeof(float);
+}
+
+/* Room of a thread: at least for the rows that tile registers multiply at a time, each element of
+ * which takes at most 5 bytes there. */
+static ptrdiff_t thread_bytes(ptrdiff_t in)
+{
+    const ptrdiff_t work = MATRIX_WORK * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t matrix = in > MATRIX_MOST_IN ? 0 : work + MATRIX_ROWS * integer_padded(in) * 5;
+    return matrix < THREAD_BYTES ? THREAD_BYTES : matrix;
+}
+
 static ptrdiff_t panels_bytes(ptrdiff_t in, int threads)
 {
     const ptrdiff_t least = threads * panel_room(in) * (ptrdiff_t)sizeof(float);
@@ -85,7 +104,7 @@ static ptrdiff_t panels_bytes(ptrdiff_t in, int threads)
 
 ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads)
 {
-    return LINE + panels_bytes(in, threads) + (ptrdiff_t)threads * THREAD_BYTES;
+    return LINE + panels_bytes(in, threads) + (ptrdiff_t)threads * thread_bytes(in);
 }
 
 /* ---- one unit, on one thread ---- */
@@ -97,6 +116,7 @@ typedef struct Operands {
     ptrdiff_t out_stride;    /* bytes between two tokens */
     const char *x;           /* [tokens, in] */
     float *panels;           /* the same tokens, packed; not used if reads_rows */
+    ptrdiff_t panel_tokens;  /* tokens per panel; the last panel may have fewer */
     const Weight *weight;    /* [.., in] */
     ptrdiff_t weight_stride; /* bytes between two rows of a plain weight */
     ptrdiff_t row;           /* the first row of the weight */
@@ -125,6 +145,23 @@ static Form product_form(ptrdiff_t tokens, ElementType x_type, ElementType weigh
     if (elements == 0)
         return in_pairs[weight_type] ? plain : FORM_FLOAT32;
     return bfloat16 && in % elements == 0 ? integers : plain;
+}
+
+/* The products of a block format in tile registers; NULL if there are none. */
+static const MatrixProduct *matrix_product(const KernelSet *set, const Weight *weight)
+{
+    return set->matrix ? set->matrix->products[weight->activations][weight->type] : NULL;
+}
+
+/* Whether tile registers multiply some tokens of x by a weight. */
+static int takes_tiles(const KernelSet *set, ptrdiff_t tokens, ElementType x_type,
+                       const Weight *weight, ptrdiff_t in)
+{
+    if (in == 0 || in > MATRIX_MOST_IN
+        || product_form(tokens, x_type, weight->type, in) != FORM_INTEGERS)
+        return 0;
+    const MatrixProduct *product = matrix_product(set, weight);
+    return product && tokens >= product->fewest_tokens();
 }
 
 /* Whether a product reads its only token directly, which requires a plain
@@ -316,6 +353,31 @@ static void multiply_many_integers(const Operands *o)
     }
 }
 
+static void multiply_matrix(const Operands *o)
+{
+    const MatrixProduct *product = matrix_product(o->set, o->weight);
+    float sums[2 * MATRIX_TOKENS * CHUNK_ROWS];
+    MatrixBlock k = {.out = sums,
+                     .work = o->widened,
+                     .widened = (char *)(o->widened + MATRIX_WORK),
+                     .weight = o->weight,
+                     .row = o->row,
+                     .rows = o->rows,
+                     .in = o->in};
+    product->widen(&k);
+    for (ptrdiff_t token = 0; token < o->tokens; token += 2 * o->panel_tokens) {
+        for (ptrdiff_t p = 0; p < 2; p++) {
+            const ptrdiff_t first = token + p * o->panel_tokens;
+            const ptrdiff_t left = o->tokens - first;
+            k.panels[p] = o->panels + first / o->panel_tokens * matrix_panel_room(o->in);
+            k.tokens[p] = left < 0 ? 0 : (int)min_size(o->panel_tokens, left);
+        }
+        product->multiply(&k);
+        store_rows(o, token, k.tokens[0], sums);
+        store_rows(o, token + k.tokens[0], k.tokens[1], sums + MATRIX_TOKENS * CHUNK_ROWS);
+    }
+}
+
 /* Stores zeros, which are the sums over zero elements. */
 static void store_zeros(const Operands *o)
 {
@@ -336,6 +398,7 @@ static void multiply(const Operands *o)
     case FORM_FLOAT32: multiply_plain(o); break;
     case FORM_INTEGERS: multiply_many_integers(o); break;
     case FORM_FEW_INTEGERS: multiply_few_integers(o); break;
+    case FORM_MATRIX: multiply_matrix(o); break;
     }
 }
 
@@ -346,7 +409,8 @@ static void multiply(const Operands *o)
 typedef struct LinearPass {
     const KernelSet *set;
     const LinearPart *parts; /* the weights of the op and their results */
-    ptrdiff_t rows;          /* rows of all weights */
+    ptrdiff_t units;         /* units of the rows of all weights */
+    ptrdiff_t unit_rows;     /* rows per unit: 1, or the rows of a block of tile registers */
     const char *x;           /* [tokens, in] */
     ptrdiff_t first;         /* the first token of the pass */
     ptrdiff_t tokens;        /* tokens in the pass */
@@ -354,8 +418,10 @@ typedef struct LinearPass {
     ptrdiff_t groups;        /* groups of tokens */
     ptrdiff_t group_tokens;  /* tokens per group; the last group may have fewer */
     ptrdiff_t most_rows;     /* maximum number of rows that a unit should have */
+    ptrdiff_t panel_tokens;  /* tokens per panel; the last panel may have fewer */
+    ptrdiff_t panel_floats;  /* floats from one panel to the next */
     float *panels;           /* scratch: the packed tokens */
-    char *threads;           /* scratch: THREAD_BYTES for each thread */
+    char *threads;           /* scratch: thread_bytes(in) for each thread */
     Form form;
     ElementType x_type, out_type;
     int flushes; /* 1: `set` replaces avx512bf16 and imitates it (KBlock.flushes) */
@@ -368,15 +434,36 @@ typedef struct RowRange {
 } RowRange;
 
 /* The number of tokens per part if tokens are divided almost equally into parts of whole panels. */
-static ptrdiff_t even_part(ptrdiff_t tokens, ptrdiff_t most)
+static ptrdiff_t even_part(ptrdiff_t tokens, ptrdiff_t most, ptrdiff_t panel_tokens)
 {
-    return ceil_div(ceil_div(tokens, ceil_div(tokens, most)), PANEL_TOKENS) * PANEL_TOKENS;
+    return ceil_div(ceil_div(tokens, ceil_div(tokens, most)), panel_tokens) * panel_tokens;
+}
+
+/* Units of a weight's rows. */
+static ptrdiff_t units_of(const LinearPass *pass, const LinearPart *part)
+{
+    return ceil_div(part->rows, pass->unit_rows);
+}
+
+/* In tile registers: nearly equal panels, and all tokens in one group. */
+static void cut_matrix_units(LinearPass *pass)
+{
+    const MatrixProduct *product = matrix_product(pass->set, &pass->parts->weight);
+    const ptrdiff_t panels = ceil_div(pass->tokens, MATRIX_TOKENS);
+    pass->panel_tokens = ceil_div(pass->tokens, panels);
+    pass->group_tokens = pass->tokens;
+    pass->groups = 1;
+    pass->most_rows = product->most_rows(pass->in);
 }
 
 /* Divides the tokens of the pass into groups, and chooses the best number of rows per unit. */
 static void cut_units(LinearPass *pass)
 {
     const ElementType type = pass->parts->weight.type;
+    if (pass->form == FORM_MATRIX) {
+        cut_matrix_units(pass);
+        return;
+    }
     const int rests = pass->in * type_bytes(type) > K_BLOCK_BYTES;
     ptrdiff_t tokens = GROUP_TOKENS;
     pass->most_rows = CHUNK_ROWS / 2;
@@ -384,7 +471,7 @@ static void cut_units(LinearPass *pass)
         tokens = RESTING_TOKENS;
     else if (pass->tokens > FEW_TOKENS && !rests)
         pass->most_rows = CHUNK_ROWS;
-    pass->group_tokens = even_part(pass->tokens, tokens);
+    pass->group_tokens = even_part(pass->tokens, tokens, PANEL_TOKENS);
     pass->groups = ceil_div(pass->tokens, pass->group_tokens);
 }
 
@@ -397,6 +484,7 @@ static pack_function packer(const LinearPass *pass)
     case FORM_FLOAT32: break;
     case FORM_INTEGERS: return kernels->many[weight->activations][weight->type]->pack;
     case FORM_FEW_INTEGERS: return kernels->few[weight->activations][weight->type]->pack;
+    case FORM_MATRIX: return matrix_product(pass->set, weight)->pack;
     }
     return kernels->pack[pass->form];
 }
@@ -405,19 +493,22 @@ static void pack_panel(void *work, ptrdiff_t panel, int thread)
 {
     (void)thread;
     const LinearPass *pass = work;
-    const ptrdiff_t x_stride = pass->in * type_bytes(pass->x_type), t = panel * PANEL_TOKENS;
+    const ptrdiff_t x_stride = pass->in * type_bytes(pass->x_type), t = panel * pass->panel_tokens;
     const pack_function pack = packer(pass);
-    pack(pass->panels + panel * panel_room(pass->in), pass->x + t * x_stride, x_stride,
-         (int)min_size(PANEL_TOKENS, pass->tokens - t), pass->in, pass->x_type);
+    pack(pass->panels + panel * pass->panel_floats, pass->x + t * x_stride, x_stride,
+         (int)min_size(pass->panel_tokens, pass->tokens - t), pass->in, pass->x_type);
 }
 
-/* The unit of at most `most` rows that begins at row `at`. Rows are numbered across all groups. */
+/* The rows of at most `most` units, from unit `at` on. Units are numbered across all groups. */
 static RowRange range_at(const LinearPass *pass, ptrdiff_t at, ptrdiff_t most)
 {
-    RowRange range = {.group = at / pass->rows, .row = at % pass->rows, .part = pass->parts};
-    for (; range.row >= range.part->rows; range.part++)
-        range.row -= range.part->rows;
-    range.rows = min_size(min_size(most, pass->most_rows), range.part->rows - range.row);
+    RowRange range = {.group = at / pass->units, .part = pass->parts};
+    ptrdiff_t unit = at % pass->units;
+    for (; unit >= units_of(pass, range.part); range.part++)
+        unit -= units_of(pass, range.part);
+    range.row = unit * pass->unit_rows;
+    range.rows =
+        min_size(min_size(most * pass->unit_rows, pass->most_rows), range.part->rows - range.row);
     return range;
 }
 
@@ -427,13 +518,14 @@ static void multiply_range(const LinearPass *pass, const RowRange *range, int th
     const ptrdiff_t t = range->group * pass->group_tokens;
     const ptrdiff_t x_stride = pass->in * type_bytes(pass->x_type);
     const ptrdiff_t out_bytes = type_bytes(pass->out_type), out_stride = part->rows * out_bytes;
-    float *scratch = (float *)(pass->threads + thread * (ptrdiff_t)THREAD_BYTES);
+    float *scratch = (float *)(pass->threads + thread * thread_bytes(pass->in));
     const Operands operands = {.set = pass->set,
                                .out = (char *)part->out + (pass->first + t) * out_stride
                                       + range->row * out_bytes,
                                .out_stride = out_stride,
                                .x = pass->x + t * x_stride,
-                               .panels = pass->panels + t / PANEL_TOKENS * panel_room(pass->in),
+                               .panels = pass->panels + t / pass->panel_tokens * pass->panel_floats,
+                               .panel_tokens = pass->panel_tokens,
                                .weight = &part->weight,
                                .weight_stride = pass->in * type_bytes(part->weight.type),
                                .row = range->row,
@@ -456,7 +548,7 @@ static void multiply_taken_rows(void *work, ptrdiff_t first, ptrdiff_t count, in
 {
     const LinearPass *pass = work;
     const ptrdiff_t end = first + count;
-    for (RowRange range; first < end; first += range.rows) {
+    for (RowRange range; first < end; first += ceil_div(range.rows, pass->unit_rows)) {
         range = range_at(pass, first, end - first);
         multiply_range(pass, &range, thread);
     }
@@ -485,30 +577,43 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
             ptrdiff_t in, ElementType x_type, ElementType out_type, int threads)
 {
     const KernelSet *const set = kernel_set(), *const of_many = kernel_set_of_many();
+    ptrdiff_t rows = 0;
+    for (ptrdiff_t p = 0; p < count; p++)
+        rows += parts[p].rows;
+    if (T == 0 || rows == 0)
+        return;
+    const ElementType type = parts->weight.type;
+    const int in_tiles = takes_tiles(set, T, x_type, &parts->weight, in);
     char *const panels = align_to_line(scratch);
     const ptrdiff_t room = panels_bytes(in, threads);
-    const ptrdiff_t fitting = in ? room / (panel_room(in) * (ptrdiff_t)sizeof(float)) : 1024;
-    /* 1024 if there are no elements, because any number of panels fits. */
     LinearPass pass = {.parts = parts,
+                       .unit_rows = in_tiles ? MATRIX_ROWS : 1,
                        .in = in,
+                       .panel_tokens = in_tiles ? MATRIX_TOKENS : PANEL_TOKENS,
+                       .panel_floats = in_tiles ? matrix_panel_room(in) : panel_room(in),
                        .panels = (float *)panels,
                        .threads = panels + room,
                        .x_type = x_type,
                        .out_type = out_type};
     for (ptrdiff_t p = 0; p < count; p++)
-        pass.rows += parts[p].rows;
-    const int workers = threads_for(T * in * pass.rows, PRODUCTS_PER_THREAD, threads);
-    for (; pass.first < T && pass.rows; pass.first += pass.tokens) {
-        const ElementType type = parts->weight.type;
+        pass.units += units_of(&pass, &parts[p]);
+    /* 1024: without elements any number of panels fits. */
+    const ptrdiff_t panel_bytes = pass.panel_floats * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t fitting = in ? room / panel_bytes : 1024;
+    const ptrdiff_t most_tokens = even_part(T, fitting * pass.panel_tokens, pass.panel_tokens);
+    const int workers = threads_for(T * in * rows, PRODUCTS_PER_THREAD, threads);
+    for (; pass.first < T; pass.first += pass.tokens) {
         pass.x = (const char *)x + pass.first * in * type_bytes(x_type);
-        pass.tokens = min_size(even_part(T, fitting * PANEL_TOKENS), T - pass.first);
-        pass.form = product_form(pass.tokens, x_type, type, in);
+        pass.tokens = min_size(most_tokens, T - pass.first);
+        pass.form = in_tiles ? FORM_MATRIX : product_form(pass.tokens, x_type, type, in);
         pass.set = pass.form == FORM_BFLOAT16 && pass.tokens > PANEL_TOKENS ? of_many : set;
         pass.flushes = pass.set != set;
         cut_units(&pass);
         if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
-            run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, workers);
-        const Shares shares = {FEWEST_ROWS, pass.most_rows, pass.groups == 1 ? workers : 1};
-        run_ranges(&pass, multiply_taken_rows, pass.rows * pass.groups, shares, workers);
+            run_units(&pass, pack_panel, ceil_div(pass.tokens, pass.panel_tokens), 1, workers);
+        const Shares shares = {ceil_div(FEWEST_ROWS, pass.unit_rows),
+                               ceil_div(pass.most_rows, pass.unit_rows),
+                               pass.groups == 1 ? workers : 1};
+        run_ranges(&pass, multiply_taken_rows, pass.units * pass.groups, shares, workers);
     }
 }

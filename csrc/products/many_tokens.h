@@ -99,20 +99,6 @@ INLINE void pack_many(float *panel, const char *x, ptrdiff_t x_stride, int token
     }
 }
 
-/* Transposes words: word i of all eight vectors is moved to vector i. So the rows, which were
- * vectors, become lanes. */
-INLINE void transpose_words(ivec v[8])
-{
-    transpose_in_lanes(v);
-    transpose_in_lanes(v + 4);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const ivec first = v[i], second = v[i + 4];
-        v[i] = lower_quarters(first, second);
-        v[i + 4] = upper_quarters(first, second);
-    }
-}
-
 /* Widens a block of two groups whose codes have 16 bits, in the same layout as widen_group. */
 INLINE void widen_block_of_two(float *out, const uint8_t *const *rows, ptrdiff_t block,
                                ptrdiff_t floats, const ExpandedFormat f)

@@ -14,15 +14,23 @@ enum {
     INTEGER_K_BLOCK = LANES * X_GROUP,
     /* Maximum number of tokens for which codes are read row by row instead of being
      * widened in K blocks. */
-    INTEGER_FEW = 4
+    INTEGER_FEW = 4,
+    /* Tile registers (matrix_tiles.h): tokens of a panel; the weight rows that are multiplied at a
+     * time; and the bytes of the cache that the tiles of some rows may take. */
+    MATRIX_TOKENS = 16,
+    MATRIX_ROWS = 32,
+    MATRIX_CACHE_BYTES = 1024 * 1024,
+    /* Floats that a product in tile registers works in. */
+    MATRIX_WORK = 13 * 1024
 };
 
 /* The form in which a product packs x and is computed. */
 typedef enum Form {
-    FORM_BFLOAT16,    /* panels of bfloat16, multiplied by bfloat16 */
-    FORM_FLOAT32,     /* panels of float32, multiplied by float32 */
-    FORM_INTEGERS,    /* panels of integers with scales, multiplied by codes (integer_panel.h) */
-    FORM_FEW_INTEGERS /* the same for at most INTEGER_FEW tokens, in the layout of one format */
+    FORM_BFLOAT16,     /* panels of bfloat16, multiplied by bfloat16 */
+    FORM_FLOAT32,      /* panels of float32, multiplied by float32 */
+    FORM_INTEGERS,     /* panels of integers with scales, multiplied by codes (integer_panel.h) */
+    FORM_FEW_INTEGERS, /* the same for at most INTEGER_FEW tokens, in the layout of one format */
+    FORM_MATRIX        /* the same integers as bfloat16, in tile registers (matrix_tiles.h) */
 } Form;
 
 /* The number of plain forms, which come first. */
@@ -113,6 +121,37 @@ typedef struct ManyTokens {
     /* Adds a K block, whose codes are in `widened`, to the sums of one panel. */
     void (*multiply)(const IntegerKBlock *block);
 } ManyTokens;
+
+/* All of `in` of a product with codes in tile registers. */
+typedef struct MatrixBlock {
+    float *out;             /* [2 * MATRIX_TOKENS][CHUNK_ROWS]: of two panels */
+    float *work;            /* [MATRIX_WORK] */
+    char *widened;          /* the rows as tiles */
+    const float *panels[2]; /* of the tokens, as they were packed */
+    const Weight *weight;   /* [.., in] */
+    ptrdiff_t row;          /* the first of the weight's rows */
+    ptrdiff_t rows;         /* 1..CHUNK_ROWS */
+    ptrdiff_t in;           /* elements of a row: whole blocks */
+    int tokens[2];          /* 1..MATRIX_TOKENS of the first panel, 0..MATRIX_TOKENS of the other */
+} MatrixBlock;
+
+/* Products of more tokens of bfloat16 with codes of one format, in tile registers. */
+typedef struct MatrixProduct {
+    pack_function pack;
+    /* Tokens from which on these products are faster than ManyTokens. */
+    ptrdiff_t (*fewest_tokens)(void);
+    /* Weight rows that are best widened at a time, a multiple of MATRIX_ROWS. */
+    ptrdiff_t (*most_rows)(ptrdiff_t in);
+    /* Puts the codes of some rows into `widened`, once for all panels. */
+    void (*widen)(const MatrixBlock *block);
+    /* Multiplies them by one or two panels. */
+    void (*multiply)(const MatrixBlock *block);
+} MatrixProduct;
+
+/* All of them; NULL for plain types, and for formats that have none. */
+typedef struct MatrixKernels {
+    const MatrixProduct *products[ACTIVATIONS_COUNT][TYPE_COUNT];
+} MatrixKernels;
 
 /* Writes elements [start, start + count), at most K_BLOCK, of some rows of blocks to KBlock.widened
  * for a plain form. */

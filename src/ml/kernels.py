@@ -100,7 +100,16 @@ lib = _kernels.lib
 MAX_THREADS: int = lib.MOST_THREADS
 
 # All valid instruction set names, from fastest to slowest on each processor architecture.
-_ISAS = "avx512bf16", "avx512", "avx2", "neonbf16", "neondot", "neon", "portable"
+_ISAS = (
+    "avx512amx",
+    "avx512bf16",
+    "avx512",
+    "avx2",
+    "neonbf16",
+    "neondot",
+    "neon",
+    "portable",
+)
 _ISA_NUMBERS = {name: getattr(lib, f"ISA_{name.upper()}") for name in _ISAS}
 
 _threading = ffi.string(lib.threading()).decode()
@@ -121,11 +130,17 @@ _proven_threads = 1
 threads: int
 
 
+def _is_available(isa: str) -> bool:
+    """Return whether this build and machine support an instruction set.
+
+    For `avx512amx`, this asks Linux for the tile registers of the process.
+    """
+    return isa in _ISA_NUMBERS and bool(lib.isa_available(_ISA_NUMBERS[isa]))
+
+
 def available_isas() -> tuple[str, ...]:
     """Return the instruction sets that this build and machine support, fastest first."""
-    return tuple(
-        name for name, number in _ISA_NUMBERS.items() if lib.isa_available(number)
-    )
+    return tuple(filter(_is_available, _ISA_NUMBERS))
 
 
 def set_isa(name: str) -> None:
@@ -246,7 +261,7 @@ def _after_fork() -> None:
 
 # The instruction set requested by the environment, or by default the fastest one.
 _wanted_isa = os.environ.get(ISA_VARIABLE) or available_isas()[0]
-_refused_isa: str | None = None if _wanted_isa in available_isas() else _wanted_isa
+_refused_isa: str | None = None if _is_available(_wanted_isa) else _wanted_isa
 lib.isa_select(_ISA_NUMBERS[available_isas()[0] if _refused_isa else _wanted_isa])
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -11,7 +11,11 @@ from . import calls
 
 # Of this kind of processor; "arm64" is what a Mac says.
 ON_ARM = platform.machine() in ("aarch64", "arm64")
-_VECTORS = ("neonbf16", "neondot", "neon") if ON_ARM else ("avx512bf16", "avx512", "avx2")
+_VECTORS = (
+    ("neonbf16", "neondot", "neon")
+    if ON_ARM
+    else ("avx512amx", "avx512bf16", "avx512", "avx2")
+)
 ISAS = (*_VECTORS, "portable")
 
 

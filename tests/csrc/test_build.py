@@ -165,7 +165,7 @@ TARGETS = [
 ARM_TARGETS = ["-march=armv8.2-a+bf16"]
 # Beside headers with their names, those that are written for their vectors.
 OF_ARM = re.compile("neon|fours")
-OF_X86 = re.compile("avx|few_tokens|many_tokens|transposed")
+OF_X86 = re.compile("amx|avx|few_tokens|many_tokens|matrix_tiles|transposed")
 
 
 @pytest.mark.parametrize(
@@ -222,6 +222,14 @@ CLOSURES = {
             "avx512bf16/tiles_of_codes.c",
         ),
         14,
+    ),
+    "a Q4_K product in tile registers": (
+        (
+            "products/linear.c",
+            "avx512amx/k_quants_matrix.c",
+            "avx512amx/tiles_of_codes.c",
+        ),
+        17,
     ),
     "a kernel on rows": (("rows/rows.c", "avx512bf16/rows.c"), 6),
     "attention": (("attention/attention.c", "avx512bf16/attention.c"), 12),

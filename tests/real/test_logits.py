@@ -21,7 +21,16 @@ MOST_DIVERGENCE = 3e-4
 MOST_PERPLEXITY_ERROR = 0.001
 # Tokens that an instruction set runs: plain C takes minutes for all of them.
 TOKENS_OF_SET = {"portable": ROWS}
-NAMES = ("portable", "avx2", "avx512", "avx512bf16", "neon", "neondot", "neonbf16")
+NAMES = (
+    "portable",
+    "avx2",
+    "avx512",
+    "avx512bf16",
+    "avx512amx",
+    "neon",
+    "neondot",
+    "neonbf16",
+)
 
 
 def test_logits_are_near_those_of_float32(
