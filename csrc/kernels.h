@@ -147,7 +147,8 @@ void keep_freed_memory(void);
 /* linear.c: returns the bytes of scratch that linear needs for rows of `in` elements. */
 ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads);
 
-/* linear.c: multiplies x by each of several weights of one type and with the same activations. */
+/* linear.c: multiplies x by each of several weights that have the same type and the same
+ * activations. */
 void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t count, ptrdiff_t T,
             ptrdiff_t in, ElementType x_type, ElementType out_type, int threads);
 
@@ -251,7 +252,8 @@ ptrdiff_t probe_multiply_add(float *result, ptrdiff_t rounds, ElementType type, 
 #endif
 
 enum {
-    /* Minimum number of elements per thread, because opening a region takes about a microsecond. */
+    /* Minimum number of elements per thread: fewer are not worth the microsecond that opening a
+     * parallel region takes. */
     ELEMENTS_PER_THREAD = 16384
 };
 

@@ -45,7 +45,7 @@ typedef struct Factors {
     uint64_t scale_steps[PAIR_WORDS], min_steps[PAIR_WORDS];
 } Factors;
 
-/* The values of 4-bit codes, exactly, and as integers in steps of 2^-11. */
+/* The exact values of the 4-bit codes, and the same values as integers in steps of 2^-11. */
 typedef struct Levels {
     float exact[16];
     int16_t steps[16];

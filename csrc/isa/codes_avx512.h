@@ -181,7 +181,7 @@ INLINE ivec add_byte_products(ivec sum, ivec a, ivec b)
 }
 
 /* Whether the processor has this instruction, which Skylake lacks. In test builds, one
- * set does not use it. */
+ * of the instruction sets does not use it. */
 INLINE int adds_in_one_step(void)
 {
 #ifdef LLAMA_BOLTS_EMULATE_BF16

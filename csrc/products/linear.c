@@ -1,5 +1,6 @@
 /*
- * The driver of products with weights: out = x . weight, summed over the `in` elements of each row.
+ * The driver for products with weights: out = x . weight, summed over the `in` elements of each
+ * row.
  *
  * The work is divided, from the outside to the inside, into
  *   - passes: as many tokens as fit into the scratch, packed into panels of six tokens;

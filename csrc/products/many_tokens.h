@@ -204,8 +204,8 @@ INLINE void widen_rows(const IntegerKBlock *k, const ExpandedFormat f, const Pan
     const uint8_t *codes = (const uint8_t *)k->weight->data + k->row * row_bytes
                            + k->start / f.elements * f.code_bytes;
     float *out = k->widened;
-    /* Prefetch the first K block of all rows at once, and each later one
-     * during the previous one. */
+    /* The first K block of all rows is prefetched at once, and each later K block while the one
+     * before it is laid out. */
     for (ptrdiff_t r = 0; k->start == 0 && r < k->rows; r++) {
         prefetch_span(codes + r * row_bytes, bytes, INTO_L2);
         prefetch_span((const char *)k->weight->scales + (k->row + r) * row_scales, row_scales,

@@ -67,7 +67,8 @@ typedef struct KBlock {
                           * avx512bf16, which uses that instruction */
 } KBlock;
 
-/* A K block of a product with codes: at most LANES groups along `in`, and a panel of integers. */
+/* A K block of a product with quantized weights: at most LANES groups along `in` of some weight
+ * rows and of one panel of integers. */
 typedef struct IntegerKBlock {
     float *out;           /* [PANEL_TOKENS][CHUNK_ROWS]; written by the last K block */
     float *lanes;         /* [CHUNK_ROWS * PANEL_TOKENS * LANES]: sums between two K blocks */

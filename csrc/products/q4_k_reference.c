@@ -8,7 +8,7 @@ static int six_bits(const uint8_t *bytes, int g, int first)
     return (bytes[4 + g] >> first & 15) | bytes[first + g - 4] >> 6 << 4;
 }
 
-/* Converts 32 finite bfloat16 elements to 8-bit integers times a float32, which it returns. */
+/* Converts 32 finite bfloat16 elements to 8-bit integers, and returns their float32 scale. */
 static float quantize_to_8_bits(int32_t *q, const uint16_t *x)
 {
     float absmax = 0.0f;
@@ -22,8 +22,8 @@ static float quantize_to_8_bits(int32_t *q, const uint16_t *x)
     return is_zero ? 0.0f : absmax / 127.0f;
 }
 
-/* Converts 32 finite bfloat16 elements to 16-bit integers times a power of
- * two, which it returns. */
+/* Converts 32 finite bfloat16 elements to 16-bit integers, and returns their scale, a power of
+ * two. */
 static float quantize_to_16_bits(int32_t *q, const uint16_t *x)
 {
     uint32_t exponent = 15; /* 2^-126 is the smallest normal power of two */

@@ -101,7 +101,7 @@ def needed_files(
         The files, or None if the repository does not contain such a model.
 
     Raises:
-        CatalogError: No GGUF file has the quantization in the name.
+        CatalogError: The name specifies a quantization that no GGUF file has.
     """
     if name.file is not None:
         models = [model for model in gguf_models(names) if name.file in model.files]

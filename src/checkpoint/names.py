@@ -165,7 +165,7 @@ def stored_rows(
 
 
 def part_of(weight: Any, row: TensorRow, sizes: Mapping[str, int], label: str) -> Any:
-    """Return the tensor for a table row: the stored tensor or a view of some rows."""
+    """Return the tensor that an entry describes, stored or as a view of some rows."""
     if not row.joined:
         return weight
     start, stop = row.rows_in(sizes)

@@ -65,8 +65,8 @@ _ACTIONS = (
     "--save-gguf",
     "--serve",
 )
-# Pairs of action flags that are allowed together: a question can follow a text, and
-# `--verify` can run a prompt.
+# Pairs of action flags that are allowed together: a text can be followed by a question,
+# and `--verify` accepts a prompt.
 _TOGETHER = (("--prompt", "--file"), ("--prompt", "-"), ("--prompt", "--verify"))
 _TRACES = ("--debug-log", "--trace-json", "--diagrams", "--explore")
 # Flags that are not allowed with several processes under mpirun.

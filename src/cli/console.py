@@ -41,7 +41,7 @@ class UsageError(CommandLineError):
 
 @contextmanager
 def usage_errors(expected: str) -> Iterator[None]:
-    """Convert errors of the system or a decoder to a UsageError with the reason."""
+    """Convert an OSError or a decoding error to a UsageError that states the reason."""
     try:
         yield
     except UnicodeDecodeError as error:

@@ -32,7 +32,7 @@ from .session import Session
 
 @contextmanager
 def record_page(session: Session, options: Options, path: Path) -> Iterator[None]:
-    """Record the answer in the `with` block and write its page; check arguments first."""
+    """Check the arguments, record the answer in the `with` block, and write its page."""
     check_writable(path, UsageError)
     has_two = options.explore_with is not None or options.explore_prompt is not None
     store = Store(options.explore_limit or DEFAULT_LIMIT, 1 + has_two)

@@ -357,7 +357,7 @@ def _bound(args: ModelArgs, stage: int, name: str, S: int, score: float) -> floa
 
 
 def _errors(ours: Array, theirs: Array) -> tuple[float, float]:
-    """Return the largest error, absolute and relative to the RMS of its row."""
+    """Return the largest absolute error and the largest error over the RMS of its row."""
     difference = np.abs(ours.astype(np.float64) - theirs)
     return float(difference.max()), float((difference / _root_mean_square(theirs)).max())
 

@@ -44,7 +44,7 @@ def draw_all(run: TracedRun) -> dict[str, str]:
             first new token.
 
     Returns:
-        A mapping from the file name to the SVG.
+        A mapping from file names to SVG texts.
     """
     texts = {}
     for number in (*STAGES, 0):

@@ -175,7 +175,7 @@ def text_width(text: str, size: int, *, mono: bool = True) -> float:
 
 
 def wrapped(text: str, width: float, size: int, *, mono: bool = False) -> list[str]:
-    """Wrap text between words into lines that fit a width."""
+    """Wrap text between words into lines of at most the given width."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()

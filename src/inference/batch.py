@@ -382,8 +382,8 @@ class BatchEngine:
         Waiting requests end at once, and running requests end after a timeout.
 
         Args:
-            timeout: How many seconds running requests may continue, or None to let them
-                complete.
+            timeout: The number of seconds that requests in progress have to finish,
+                or None for no limit.
             wait: Whether to wait until the engine thread has ended.
         """
         with self._changed:

@@ -136,7 +136,7 @@ class BlockPool:
     Args:
         model: The model that runs the tokens.
         sequence_length: The maximum length of a sequence.
-        blocks: The number of blocks, or None for the blocks of one sequence. See
+        blocks: The number of blocks, or None for as many as one sequence needs. See
             `CacheMemory`.
 
     Raises:

@@ -35,8 +35,8 @@ _SHOWN_NAME_CHARS = 80
 _DIRECTORY = Path(__file__).resolve().parent / "templates"
 _ROLE_TEXTS = {role: role for role in TEMPLATE_ROLES}
 # Keys that may contain a message's thoughts. Most templates read the first key, and the
-# templates of gpt-oss and LFM2.5 read the second one. As in transformers, both of them
-# are set from whichever of the three keys is present.
+# templates of gpt-oss and LFM2.5 read the second one. As in transformers, the first two
+# keys are both set from the one of these three keys that is present.
 _THOUGHT_NAMES = ("reasoning_content", "thinking", "reasoning")
 _ADVICE = "name a format with --chat-format, or continue raw text with --completion"
 

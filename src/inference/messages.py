@@ -83,7 +83,7 @@ class Message:
         kind = type(self.content)
         if not issubclass(kind, str):
             raise ChatFormatError(
-                f"[message] content must be a text: got {kind.__name__}"
+                f"[message] content must be a string: got {kind.__name__}"
             )
 
     def as_variable(self, arguments_as_text: bool = False) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def _attributes_of(kind: type) -> frozenset[str]:
 
 
 def _limit_widths(*arguments: object) -> int:
-    """Return the largest width or count, or raise TemplateBoundError if too large."""
+    """Return the largest width or count; raise TemplateBoundError above the limit."""
     largest = 0
     for argument in arguments:
         if isinstance(argument, int):

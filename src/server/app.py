@@ -275,7 +275,7 @@ class _Tokenize(bodies.Body):
 
 
 async def _tokenize(service: Service, body: _Tokenize, caller: Caller) -> Any:
-    """Return the token ids of a text, in which special tokens are not recognized."""
+    """Return the token ids of a text without recognizing special tokens in it."""
     tokenizer = service.tokenizer
     bos = body.add_special and tokenizer.adds_bos
     encoded = partial(tokenizer.encode, body.content, bos=bos, eos=False)

@@ -38,7 +38,7 @@ def test_dicts_and_messages_are_read_alike():
         ),
         ([{1: 2}], "got 1"),
         ([{"role": "boss", "content": "hi"}], "role must be one of"),
-        ([{"role": "user", "content": ["hi"]}], "content must be a text: got list"),
+        ([{"role": "user", "content": ["hi"]}], "content must be a string: got list"),
     ],
 )
 def test_what_is_no_conversation_is_refused_with_what_to_pass(model, given, error):

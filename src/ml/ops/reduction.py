@@ -165,7 +165,7 @@ def allclose(
 
     |a - b| <= atol + rtol * |b|, computed in float64
 
-    The tensors must have the same dtype, and their shapes broadcast. An infinity is close
+    The tensors must have the same dtype and shapes that broadcast. An infinity is close
     only to itself. NaN values are close to each other only if `equal_nan` is set.
     """
     checked_pair("allclose", a, b)
