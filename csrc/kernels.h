@@ -99,7 +99,7 @@ typedef enum ElementwiseOp {
  * are, and then sleeps. WAITING_ACTIVE spins without end, and WAITING_PASSIVE sleeps at once. */
 typedef enum Waiting { WAITING_ADAPTIVE = 0, WAITING_ACTIVE = 1, WAITING_PASSIVE = 2 } Waiting;
 
-/* How a product with a block format rounds bfloat16 x: to integers of 16 or 8 bits. */
+/* Whether a product with a block format rounds bfloat16 x to integers of 16 bits or of 8 bits. */
 typedef enum Activations { ACTIVATIONS_INT16 = 0, ACTIVATIONS_INT8 = 1 } Activations;
 
 /* A weight [rows, in]. Blocks are formed over all elements in row-major order. */

@@ -3,8 +3,8 @@
  *
  * A region ends when its units are done, not when every thread has arrived. The caller takes units
  * itself, every free worker takes units as well, and the caller only waits for units that a worker
- * has taken. So a thread that the system delays only delays a region by the units that it has
- * taken. A forked child has no workers and computes alone.
+ * has taken. So if the system delays a thread, the region is delayed by the units of that thread
+ * only. A forked child has no workers and computes alone.
  *
  * The workers are the members of an OpenMP parallel region that never ends and that an extra thread
  * opens. If the compiler does not support OpenMP, they are pthreads. (Two OpenMP libraries in one

@@ -1,4 +1,5 @@
-/* The chains of attention and matmul in plain C, for all machines: 16 columns at a time. */
+/* The sums of products of attention and matmul in plain C, for all machines: 16 columns at a time.
+ */
 #pragma once
 #include "attention/attention_rows.h"
 #include "products/tile_portable.h"

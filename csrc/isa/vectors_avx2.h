@@ -4,8 +4,9 @@
 #include "kernels.h"
 
 /*
- * A tile uses 16 registers: half the lanes of 2 x 6 accumulators, 2 weights, 1 activation and the
- * mask. So does attention: 6 x 2 accumulators, 2 keys or values, 1 query or weight and the mask.
+ * A tile uses 16 registers, each with half of the 16 lanes: 2 x 6 accumulators, 2 weights, 1
+ * activation and the mask. So does attention: 6 x 2 accumulators, 2 keys or values, 1 query or
+ * weight and the mask.
  */
 enum {
     VEC_LANES = 8,

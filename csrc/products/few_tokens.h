@@ -215,7 +215,8 @@ INLINE CodeUnit load_short_unit(const uint8_t *codes, const char *scales, ptrdif
     return u;
 }
 
-/* The part of a panel for one token and the groups of a unit (integer_panel.h). */
+/* The part of a panel that has one token's integers for the groups of one unit (integer_panel.h).
+ */
 typedef struct XUnit {
     const char *integers;     /* integers of the first group, or transposed bytes */
     ptrdiff_t integers_apart; /* between two pairs of groups, in bytes; unused if transposed */
@@ -274,7 +275,7 @@ INLINE vec add_scaled(vec lanes, const CodeUnit *u, const ivec *sums, XUnit x,
     return lanes;
 }
 
-/* Computes the exact sums of some groups: sums[0] of the first parts, sums[1]
+/* Computes the exact sums of several groups: sums[0] has the sums of the first parts, sums[1] those
  * of the second parts. */
 INLINE void sum_groups(ivec sums[2], const CodeUnit *u, XUnit x, ptrdiff_t groups,
                        const ExpandedFormat f, const PanelKind kind)
@@ -416,7 +417,7 @@ INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weig
     }
 }
 
-/* Packs a panel for the format. Whole units become transposed bytes if the format takes_bytes. */
+/* Packs a panel for the format. Whole units become transposed bytes if takes_bytes(f) is 1. */
 INLINE void pack_few(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
                      const ExpandedFormat f, const Activations activations)
 {

@@ -115,7 +115,7 @@ INLINE GroupScale scale_group(uint16_t largest, const PanelKind kind)
     return (GroupScale){127.0f / absmax, absmax / 127.0f};
 }
 
-/* Computes the integers, the scale and the sums of the halves of one group of one token. */
+/* Computes the integers of one group of one token, their scale, and the sum of each half. */
 INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float *scale, float *sums,
                            ptrdiff_t sums_apart, const char *x, const PanelKind kind)
 {

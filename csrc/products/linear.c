@@ -425,7 +425,7 @@ typedef struct LinearPass {
     char *threads;           /* scratch: thread_bytes(in) for each thread */
     Form form;
     ElementType x_type, out_type;
-    int flushes; /* 1: `set` replaces avx512bf16 and imitates it (KBlock.flushes) */
+    int flushes; /* 1: `set` runs instead of avx512bf16 and flushes as it does (KBlock.flushes) */
 } LinearPass;
 
 /* Some rows of one weight, for one group of tokens. */

@@ -258,7 +258,8 @@ INLINE ptrdiff_t panel_at(const TileProduct p, const KBlock *k, int part)
     return block * p.phases * k->tokens * VEC_LANES;
 }
 
-/* Adds all blocks of a K block to the accumulators. The weights are read from their rows. */
+/* Adds the products of a whole K block to the accumulators. The weights are read from their rows.
+ */
 INLINE void tile_stored(const TileProduct p, const int keep, const int rows, const int tokens,
                         int part, const KBlock *k, ptrdiff_t row, float *widened, vec *acc)
 {

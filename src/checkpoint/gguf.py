@@ -472,7 +472,7 @@ class _Reader:
     ) -> dict[str, GgufTensor]:
         """Check the names and offsets of all tensors.
 
-        Return the entries by name in the order of their data, with file offsets.
+        Return a dict of the entries by name, sorted by their offsets in the file.
         """
         placed: dict[str, GgufTensor] = {}
         room = max(self._size - data_start, 0)

@@ -231,7 +231,7 @@ class PickleMachine:
             return self._take(self._integer(4)).decode()
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"expected UTF-8, got other bytes at its byte {error.start}"
+                f"expected UTF-8, got an invalid byte at offset {error.start}"
             ) from None
 
     # Stack, marks and memo

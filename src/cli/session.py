@@ -40,8 +40,9 @@ from .tracing import TraceSwitch
 # Stop reasons after which an answer can be resumed.
 RESUMABLE = (INTERRUPTED, "max tokens", "context full")
 _DIGITS = 6  # decimal places of a time in seconds
-# Shares of the context: an answer needs an eighth, and dropping turns frees a quarter.
-# The remaining turns must be processed again, so turns should rarely be dropped.
+# Fractions of the context. An eighth is kept free for an answer; if it is not free, turns
+# are dropped until a quarter is free. The remaining turns must be processed again, so
+# turns should rarely be dropped.
 _NEEDED_SHARE = 8
 _FREED_SHARE = 4
 
@@ -202,7 +203,7 @@ class Session:
     def restore(
         self, system: str | None, turns: Sequence[Turn], settings: Settings
     ) -> None:
-        """Replace the conversation and its settings; an exception changes nothing."""
+        """Replace the conversation and its settings, or change nothing and raise."""
         other = copy(self)
         other.clear()
         other.turns = list(turns)

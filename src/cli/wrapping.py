@@ -155,7 +155,7 @@ class WordWrap:
         return character
 
     def _fits(self, width: int) -> bool:
-        """Return whether `width` columns fit, or the terminal wraps the row itself."""
+        """Return True if `width` columns fit or if the terminal wraps long rows."""
         if self._columns < _NARROWEST or self._fence or _VERBATIM.match(self._beginning):
             return True
         # The last column is not used, because terminals differ in where they place the

@@ -263,7 +263,7 @@ class Collector:
     def _process_values(
         self, event: Event, letters: Letters, values: Any, current: _Pass
     ) -> None:
-        """Process the values that belong to attention, residual stream or logits."""
+        """Process the values of the attention, the residual stream or the logits."""
         stage = event.stage
         # The last such result in stage 4 is the residual stream.
         if stage == 4 and letters == ("T", "D"):

@@ -1,4 +1,4 @@
-"""Grammars for answers that contain function calls, generated from a call form."""
+"""Grammars for answers with function calls, generated from the syntax of the calls."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -280,7 +280,7 @@ def _percent_field(
         digits = "" if precision is None else f".{precision}"
         return text_of(f"%{match['flags']}{match['width']}{digits}{kind}" % value)
     if kind == "c":
-        # Numbers do not have marks, so the character is treated as outside text.
+        # Numbers have no quotation marks, so the character does not begin a string.
         text = mark_outside(chr(value)) if isinstance(value, int) else value
         if not isinstance(text, str) or len(text) != 1:
             raise TypeError("%c requires a character")

@@ -152,8 +152,8 @@ class Passes:
     ) -> None:
         """Give an answer the logits and the duration of the latest pass.
 
-        This sets `running.steps` to an iterator over the steps of the pass, unless the
-        prompt has not been run completely yet.
+        If the prompt has been run completely, this sets `running.steps` to an iterator
+        over the steps of the pass.
         """
         answer = running.answer
         if running.is_read:

@@ -455,9 +455,9 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
 
     Return the codes as uint8, and the parameters that decode them. Like bitsandbytes,
     this function finds the nearest entry through a table of 65536 elements, which
-    determines the result of near ties. The offset of bitsandbytes is PyTorch's mean,
-    whose last bits depend on the number of threads, while `quantize` computes the mean in
-    float64 and rounds it once.
+    determines the result of near ties. The offset of bitsandbytes is a mean that
+    PyTorch computes and whose last bits depend on the number of threads, while `quantize`
+    computes the mean in float64 and rounds it once.
     """
     blocks = -(-absmax.size // NESTED_BLOCK)
     padded = np.zeros(blocks * NESTED_BLOCK, np.float32)
@@ -517,7 +517,7 @@ def dynamic_map() -> Tensor:
 def _even_steps(count: int) -> Floats:
     """Return evenly spaced values in [0.1, 1], bit-identical to `torch.linspace`.
 
-    Like PyTorch, count from both ends with fused multiply-adds.
+    Like PyTorch, compute the values from both ends, with fused multiply-adds.
     """
     first = np.float32(0.1)
     last = np.float32(1)

@@ -52,7 +52,8 @@ class TensorBase(Operand):
     # The address for the kernels as a `void *`, set only if the elements are contiguous.
     _pointer: Any
     _weight: Any  # the C Weight struct; a plain tensor has None until its first product
-    # The number of the C enum `Activations`, which only quantized weights choose.
+    # A value of the C enum `Activations`. Weights that are not quantized have the first
+    # one, which has no effect.
     _activations = 0
     _shape: Shape
     _dtype: Any
@@ -512,7 +513,7 @@ class Tensor(TensorBase):
 
         Raises:
             DTypeError: If the dtype is not float32.
-            ShapeError: If the last dimension does not have two adjacent elements.
+            ShapeError: If the last dimension is not two adjacent elements.
         """
         if self._dtype is not float32:
             raise DTypeError(f"[view_as_complex] dtype must equal float32: {self._dtype}")

@@ -319,7 +319,7 @@ def token_list(label: str, tokens: Tokens) -> list[int]:
         tokens: Any one-dimensional sequence of integers, except strings and bytes.
 
     Raises:
-        TokenIdError: `tokens` is anything else.
+        TokenIdError: If `tokens` has another type.
     """
     if type(tokens) is list and {*map(type, tokens)} <= {int}:
         return tokens

@@ -199,7 +199,7 @@ HttpAnswer = ChatAnswer | TextAnswer
 
 
 def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[HttpAnswer]:
-    """Return the answers to the body of a chat request."""
+    """Return the answers to a chat request, given its body."""
     if (chat := service.chat_format) is None:
         text = (
             "messages: expected a model with a chat format, got none: use /v1/completions"

@@ -146,7 +146,7 @@ class Connection(H11Protocol):
         self.transport.abort()
 
     def _parse(self) -> None:
-        """Pass the data to h11 in parts that end at the maximum header size."""
+        """Split the data at the maximum header size, and pass the parts to h11."""
         while self._unparsed and not self.transport.is_closing():
             if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
                 self.flow.pause_reading()

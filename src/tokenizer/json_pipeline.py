@@ -156,7 +156,7 @@ def byte_level_component(pipeline: ByteLevelPipeline) -> object | None:
 
 
 def _whole(component: object) -> object:
-    """Return a component from the tables with the offset keys that files contain."""
+    """Look a component up in the tables by the keys that files use, and return it."""
     if isinstance(component, list):
         return [_whole(part) for part in component]
     if not isinstance(component, dict):

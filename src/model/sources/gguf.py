@@ -252,7 +252,7 @@ def _rope_factors(
 def args_from_gguf(
     config: GgufConfig, tensors: Mapping[str, GgufTensor], family: Family
 ) -> ModelArgs:
-    """Convert the checked keys of a GGUF file; raise ModelConfigError if inconsistent.
+    """Convert the checked keys of a GGUF file, or raise ModelConfigError.
 
     The biases and the dtype are derived from the names and dtypes of the tensors in the
     header. No tensor data is read.
