@@ -282,5 +282,5 @@ def test_multiply_adds_are_counted_by_thread_and_round(isa: str, dtype: str) -> 
     lanes = {"avx2": 8, "portable": 0, "neon": 4, "neondot": 4, "neonbf16": 4}.get(
         isa, 16
     )
-    pairs = 2 if isa.endswith("bf16") and dtype == "bfloat16" else 1
+    pairs = 2 if isa.endswith(("bf16", "amx")) and dtype == "bfloat16" else 1
     assert one == 10 * 12 * lanes * 2 * pairs
