@@ -252,36 +252,36 @@ void multiply_byte_halves_SET(const IntegerKBlock *k, int has_mins)
 # Integers of bfloat16 x, and their number in C.
 ACTIVATIONS = {"int16": "ACTIVATIONS_INT16", "int8": "ACTIVATIONS_INT8"}
 MATRIX_KERNELS = f"""\
-static void NAME_pack_tiles_BITS({_PACK},
+static void NAME_pack_tiles({_PACK},
                                  ElementType x_type)
 {{
     (void)x_type;
-    pack_tiles(panel, x, x_stride, tokens, in, NAME_format, ACTIVATIONS);
+    pack_tiles(panel, x, x_stride, tokens, in, NAME_format);
 }}
 
-static ptrdiff_t NAME_fewest_BITS(void)
+static ptrdiff_t NAME_fewest(void)
 {{
-    return fewest_tokens(NAME_format, ACTIVATIONS);
+    return fewest_tokens(NAME_format);
 }}
 
-static ptrdiff_t NAME_most_rows_BITS(ptrdiff_t in)
+static ptrdiff_t NAME_most_rows(ptrdiff_t in)
 {{
-    return rows_in_cache(in, NAME_format, ACTIVATIONS);
+    return rows_in_cache(in, NAME_format);
 }}
 
-static void NAME_put_rows_BITS(const MatrixBlock *k)
+static void NAME_put_rows(const MatrixBlock *k)
 {{
-    put_rows_into_tiles(k, NAME_format, ACTIVATIONS);
+    put_rows_into_tiles(k, NAME_format);
 }}
 
-static void NAME_multiply_tiles_BITS(const MatrixBlock *k)
+static void NAME_multiply_tiles(const MatrixBlock *k)
 {{
-    multiply_tiles(k, matrix_kind(NAME_format, ACTIVATIONS));
+    multiply_tiles(k, matrix_kind(NAME_format));
 }}
 
-const MatrixProduct NAME_matrix_BITS_SET = {{
-    NAME_pack_tiles_BITS, NAME_fewest_BITS, NAME_most_rows_BITS, NAME_put_rows_BITS,
-    NAME_multiply_tiles_BITS
+const MatrixProduct NAME_matrix_SET = {{
+    NAME_pack_tiles, NAME_fewest, NAME_most_rows, NAME_put_rows,
+    NAME_multiply_tiles
 }};
 """
 MATRIX_TILES = """\
@@ -295,12 +295,7 @@ EXTERNS
 
 const MatrixKernels matrix_kernels_SET = {
     .products = {
-        {
-MATRIX_INT16
-        },
-        {
-MATRIX_INT8
-        },
+PRODUCTS
     },
 };
 """
@@ -562,22 +557,16 @@ def matrix_units(target: InstructionSet, csrc: Path) -> dict[str, str]:
         if ".levels = " in path.read_text(encoding="utf-8"):
             continue
         taken += names
-        functions = kernels_of_codes(MATRIX_KERNELS, names)
+        functions = [MATRIX_KERNELS.replace("NAME", name) for name in names]
         units[f"{family}_matrix"] = write_unit(
             target,
             f"many tokens times {', '.join(names)} in tile registers",
             [header, f"formats/{family}.h"],
             *functions,
         )
-    externs = [
-        f"extern const MatrixProduct {name}_matrix_{bits}_SET;"
-        for bits in ACTIVATIONS
-        for name in taken
-    ]
+    externs = [f"extern const MatrixProduct {name}_matrix_SET;" for name in taken]
     table = MATRIX_TABLE.replace("EXTERNS", "\n".join(externs))
-    for bits in ACTIVATIONS:
-        mark = f"MATRIX_{bits.upper()}"
-        table = table.replace(mark, entries(taken, f"&NAME_matrix_{bits}_SET", 12))
+    table = table.replace("PRODUCTS", entries(taken, "&NAME_matrix_SET", 8))
     headers = ["formats/format.h", header]
     units["tiles_of_codes"] = write_unit(
         target, "products in tile registers", headers, MATRIX_TILES, table

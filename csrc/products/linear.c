@@ -151,7 +151,10 @@ static Form product_form(ptrdiff_t tokens, ElementType x_type, ElementType weigh
 /* The products of a block format in tile registers; NULL if there are none. */
 static const MatrixProduct *matrix_product(const KernelSet *set, const Weight *weight)
 {
-    return set->matrix ? set->matrix->products[weight->activations][weight->type] : NULL;
+    /* With activations of 8 bits, tile registers have only 0.6 to 1.1 of the speed of vectors. */
+    if (set->matrix == NULL || weight->activations != ACTIVATIONS_INT16)
+        return NULL;
+    return set->matrix->products[weight->type];
 }
 
 /* Whether tile registers multiply some tokens of x by a weight. */

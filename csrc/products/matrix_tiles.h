@@ -11,8 +11,7 @@
  *     of q is added again;
  *   - a code of 8 bits is the sum of two numbers, 16 * (code >> 4) and code & 15. The sums by the
  *     former are exact, as are those by the latter, and the instruction adds both sums with one
- *     rounding: the rounding of an integer to float32. (With activations of 8 bits the sums by
- *     the whole code are exact.)
+ *     rounding: the rounding of an integer to float32.
  *
  * A column of the tile of weights is a weight row, a to p, and each of its lines has two codes of
  * all rows, with which the numbers of a line of the tile of tokens are multiplied; x2 is number 2
@@ -88,11 +87,10 @@ INLINE int largest_code(const ExpandedFormat f)
     return largest;
 }
 
-INLINE MatrixKind matrix_kind(const ExpandedFormat f, const Activations activations)
+INLINE MatrixKind matrix_kind(const ExpandedFormat f)
 {
     const int largest = largest_code(f);
-    const int is_exact =
-        activations == ACTIVATIONS_INT8 || largest * (GROUP / f.parts) <= EXACT_SUM;
+    const int is_exact = largest * (GROUP / f.parts) <= EXACT_SUM;
     const int offset = !is_exact && largest < 32 ? 16 : 0;
     return (MatrixKind){f.parts, is_exact || offset ? 1 : 2, offset, f.has_mins != 0, 0};
 }
@@ -180,13 +178,11 @@ INLINE int pack_tile(float *panel, const char *x, ptrdiff_t x_stride, int tokens
 }
 
 INLINE void pack_tiles(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                       const ExpandedFormat f, const Activations activations)
+                       const ExpandedFormat f)
 {
-    const MatrixKind kind = matrix_kind(f, activations);
-    if (activations == ACTIVATIONS_INT8)
-        pack_tile(panel, x, x_stride, tokens, in, 0, kind, PANEL_INT8_AS_INT16);
-    else if (f.scale_type != TYPE_FLOAT16
-             || !pack_tile(panel, x, x_stride, tokens, in, 1, kind, PANEL_INT16))
+    const MatrixKind kind = matrix_kind(f);
+    if (f.scale_type != TYPE_FLOAT16
+        || !pack_tile(panel, x, x_stride, tokens, in, 1, kind, PANEL_INT16))
         pack_tile(panel, x, x_stride, tokens, in, 0, kind, PANEL_INT16);
 }
 
@@ -402,10 +398,9 @@ INLINE void put_factors(char *tiles, const BlockRows *rows, ptrdiff_t first, ptr
 
 /* [rows / TILE_WEIGHTS][places][place_bytes], up to whole blocks of rows; those past the last row
  * repeat it, and nobody reads their results. */
-INLINE void put_rows_into_tiles(const MatrixBlock *k, const ExpandedFormat f,
-                                const Activations activations)
+INLINE void put_rows_into_tiles(const MatrixBlock *k, const ExpandedFormat f)
 {
-    const MatrixKind kind = matrix_kind(f, activations);
+    const MatrixKind kind = matrix_kind(f);
     const ptrdiff_t row_blocks = k->in / f.elements, groups = k->in / GROUP;
     const ptrdiff_t tile_bytes = lane_places(k->in) * LANES * place_bytes(kind);
     CodeTables tables;
@@ -428,18 +423,18 @@ INLINE void put_rows_into_tiles(const MatrixBlock *k, const ExpandedFormat f,
 }
 
 /* Tokens from which on a product is faster than in vector registers (a Xeon of model 167). */
-INLINE ptrdiff_t fewest_tokens(const ExpandedFormat f, const Activations activations)
+INLINE ptrdiff_t fewest_tokens(const ExpandedFormat f)
 {
-    const MatrixKind kind = matrix_kind(f, activations);
+    const MatrixKind kind = matrix_kind(f);
     if (kind.planes == 2)
         return 32;
     return kind.parts == 2 ? INTEGER_FEW + 3 : INTEGER_FEW + 1;
 }
 
 /* Weight rows whose tiles fit the L2 cache next to those of the tokens. */
-INLINE ptrdiff_t rows_in_cache(ptrdiff_t in, const ExpandedFormat f, const Activations activations)
+INLINE ptrdiff_t rows_in_cache(ptrdiff_t in, const ExpandedFormat f)
 {
-    const MatrixKind kind = matrix_kind(f, activations);
+    const MatrixKind kind = matrix_kind(f);
     const ptrdiff_t bytes = 2 * lane_places(in) * LANES * place_bytes(kind);
     const ptrdiff_t blocks = min_size(MATRIX_CACHE_BYTES / bytes, CHUNK_ROWS / MATRIX_ROWS);
     return (blocks < 1 ? 1 : blocks) * MATRIX_ROWS;

@@ -149,9 +149,10 @@ typedef struct MatrixProduct {
     void (*multiply)(const MatrixBlock *block);
 } MatrixProduct;
 
-/* All of them; NULL for plain types, and for formats that have none. */
+/* Those of activations of 16 bits, by the weight's type; NULL for plain types, and for formats that
+ * have none. */
 typedef struct MatrixKernels {
-    const MatrixProduct *products[ACTIVATIONS_COUNT][TYPE_COUNT];
+    const MatrixProduct *products[TYPE_COUNT];
 } MatrixKernels;
 
 /* Writes elements [start, start + count), at most K_BLOCK, of some rows of blocks to KBlock.widened

@@ -16,9 +16,8 @@ from . import calls
 from .operands import Array, bf16, bits, normal, run_linear
 from .quantized_operands import (
     EVERY_FORMAT,
-    INT8_FORMATS,
     Format,
-    every_product,
+    every_format,
     operands,
     quantized,
     whole_blocks,
@@ -27,9 +26,7 @@ from .quantized_operands import (
 
 SETS = ("avx512bf16", "avx512amx")
 # Tokens and formats of products that run at the same time.
-CASES = [
-    (20 + 3 * number, kind) for number, kind in enumerate([*EVERY_FORMAT, *INT8_FORMATS])
-]
+CASES = [(20 + 3 * number, kind) for number, kind in enumerate(EVERY_FORMAT)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.skipif(
@@ -47,7 +44,7 @@ def on_both_sets(x: Array, weight: Any) -> tuple[bytes, bytes]:
     return results[0], results[1]
 
 
-@every_product
+@every_format
 def test_any_number_of_tokens_and_rows_gives_the_same_bits(kind: Format) -> None:
     """Take each number of tokens and many of rows, of whole and short K blocks."""
     columns = (32, 64, 544, 992, 1024, 2592)
@@ -58,14 +55,14 @@ def test_any_number_of_tokens_and_rows_gives_the_same_bits(kind: Format) -> None
         assert plain == in_tiles, shape
 
 
-@every_product
+@every_format
 def test_long_rows_and_many_tokens_give_the_same_bits(kind: Format) -> None:
     for shape in ((130, 8192, 70), (200, 4352, 33), (23, 18944, 40)):
         plain, in_tiles = on_both_sets(*operands(shape, bf16, kind))
         assert plain == in_tiles, shape
 
 
-@every_product
+@every_format
 def test_numbers_of_any_size_give_the_same_bits(kind: Format) -> None:
     """Give groups scales from 2^-126 up, tokens that are not finite, and zeros."""
     x, weight = operands((40, 1088, 35), bf16, kind)
@@ -86,7 +83,7 @@ def test_numbers_of_any_size_give_the_same_bits(kind: Format) -> None:
         assert plain == in_tiles
 
 
-@every_product
+@every_format
 def test_scales_of_any_size_give_the_same_bits(kind: Format) -> None:
     weight = quantized((35, whole_blocks(kind[0], 1088)), *kind)
     x = normal((40, weight.shape[1]), bf16)
@@ -95,7 +92,7 @@ def test_scales_of_any_size_give_the_same_bits(kind: Format) -> None:
         assert plain == in_tiles, scale
 
 
-@every_product
+@every_format
 def test_any_number_of_threads_gives_the_same_bits(kind: Format) -> None:
     x, weight = operands((50, 1088, 300), bf16, kind)
     calls.set_isa(SETS[1])
