@@ -1,1 +1,1 @@
-"""Tests; they mirror src path for path."""
+"""Tests. They mirror src, except for the modules in `OF_MODULES` of `test_imports`."""
