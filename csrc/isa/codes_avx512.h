@@ -174,7 +174,9 @@ INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
  * computes this. */
 INLINE ivec add_byte_products(ivec sum, ivec a, ivec b)
 {
-#ifndef __APPLE__
+#ifdef __APPLE__ /* not called there: adds_in_one_step */
+    (void)a, (void)b;
+#else
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 #endif
     return sum;
