@@ -42,18 +42,31 @@ class Int8(NamedTuple):
     activations: str = "int8"
 
 
+Variant = tuple[Any, ...]
+
+
+def unchanged(_: Variant, sizes: Sizes) -> Sizes:
+    return sizes
+
+
 @dataclass(frozen=True)
 class Case:
     """A kernel's call: run(memory, *variant, *sizes)."""
 
     run: Run  # makes the call
-    variants: Sequence[tuple[Any, ...]]  # the types, formats and operations
+    variants: Sequence[Variant]  # the types, formats and operations
     dimensions: int  # how many sizes it takes
     long: Sequence[Sizes]  # sizes that reach more than one block, stretch, span or thread
+    # Returns the given sizes, rounded up to those that a variant can have.
+    fitting: Callable[[Variant, Sizes], Sizes] = unchanged
+    # Plain loops: no vectors, blocks or threads, so that no code depends on two sizes.
+    is_reference: bool = False
 
     @property
     def crossed(self) -> Sizes:
         """The sizes of which a thorough run takes every combination."""
+        if self.is_reference:
+            return ()
         return SIZES if self.dimensions < 3 else CROSSED_SIZES
 
 
@@ -66,9 +79,11 @@ def star(
 
 
 def sizes_of(case: Case, level: str) -> list[Sizes]:
-    """Return the sizes of a case: one, few (for memcheck), quick, or thorough."""
+    """Return the sizes of a case: one, long, few (for memcheck), quick, or thorough."""
     if level == "one":
         return [(7, 33, 5)[: case.dimensions]]
+    if level == "long":
+        return list(case.long)
     if level == "few":
         return sorted(set(star(case.dimensions, FEW_SIZES, [(7, 33, 5)])))
     found = {*star(case.dimensions, SIZES, [(1, 1, 1), (7, 33, 5)]), *case.long}
@@ -77,14 +92,20 @@ def sizes_of(case: Case, level: str) -> list[Sizes]:
     return sorted(found)
 
 
-def calls_of(case: Case, level: str) -> Iterator[tuple[tuple[Any, ...], Sizes]]:
-    """Yield the variants and sizes of all calls; quickly, each size takes its share of
-    variants.
+def calls_of(case: Case, level: str) -> Iterator[tuple[Variant, Sizes]]:
+    """Yield the variant and sizes of each call, and no call twice.
+
+    At the level "quick", each size takes its share of the variants.
     """
     every = min(QUICK_SHARE, len(case.variants)) if level == "quick" else 1
+    yielded = set()
     for number, sizes in enumerate(sizes_of(case, level)):
-        for variant in case.variants[number % every :: every]:
-            yield variant, sizes
+        for index in range(number % every, len(case.variants), every):
+            variant = case.variants[index]
+            fitting = case.fitting(variant, sizes)
+            if (index, fitting) not in yielded:
+                yielded.add((index, fitting))
+                yield variant, fitting
 
 
 # ---- operands --------------------------------------------------------------------------
@@ -149,13 +170,19 @@ def run_linear(
     memory: Memory, x: Any, kind: Any, out: Any, T: int, columns: int, n: int
 ) -> None:
     """Multiply by two weights at once, of n rows and with a bias, and of two without."""
-    columns = whole_blocks(kind.kind if isinstance(kind, Int8) else kind, columns)
     calls.linear(
         filled(memory, (T, columns), x),
         [weight_of(memory, (rows, columns), kind) for rows in (n, 2)],
         [memory.array((T, rows), out) for rows in (n, 2)],
         [filled(memory, (n,), x), None],
     )
+
+
+def fitting_linear(variant: Variant, sizes: Sizes) -> Sizes:
+    """Round the columns up to whole blocks of the weight's format."""
+    _, kind, _ = variant
+    T, columns, n = sizes
+    return T, whole_blocks(kind.kind if isinstance(kind, Int8) else kind, columns), n
 
 
 def run_linear_reference(memory: Memory, T: int, columns: int, n: int) -> None:
@@ -249,7 +276,6 @@ def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
 def run_get_rows(
     memory: Memory, kind: Any, out: Any, by_ids: bool, rows: int, columns: int
 ) -> None:
-    columns = whole_blocks(kind, columns)
     table = weight_of(memory, (rows, columns), kind)
     if not by_ids or not rows:
         calls.get_rows(table, None, memory.array((rows, columns), out))
@@ -258,6 +284,13 @@ def run_get_rows(
     ids[...] = rows - 1, -1, 0, rows, rows // 2
     refused = calls.get_rows(table, ids, memory.array((5, columns), out))
     assert bool(refused) == bool(columns)
+
+
+def fitting_get_rows(variant: Variant, sizes: Sizes) -> Sizes:
+    """Round the columns up to whole blocks of the table's format."""
+    kind, *_ = variant
+    rows, columns = sizes
+    return rows, whole_blocks(kind, columns)
 
 
 def cache_in(memory: Memory, positions: int, K: int, h: int, dtype: Any) -> calls.Cache:
@@ -316,14 +349,27 @@ CASES: dict[str, Case] = {
             (7, 1056, 16),
             (12, 1056, 7),
         ],
+        fitting=fitting_linear,
     ),
-    "linear_reference": Case(run_linear_reference, [()], 3, [(13, 512, 130)]),
+    "linear_reference": Case(
+        run_linear_reference, [()], 3, [(13, 512, 130)], is_reference=True
+    ),
     "q4_k_reference": Case(
-        run_q4_k_reference, [(name,) for name in calls.ACTIVATIONS], 3, [(3, 5, 40)]
+        run_q4_k_reference,
+        [(name,) for name in calls.ACTIVATIONS],
+        3,
+        [(3, 5, 40)],
+        is_reference=True,
     ),
-    "rms_norm_reference": Case(run_rms_norm_reference, [()], 2, [(3, 5000)]),
-    "rotary_reference": Case(run_rotary_reference, [(False,), (True,)], 3, [(40, 65, 5)]),
-    "attention_reference": Case(run_attention_reference, [()], 3, [(2, 300, 5)]),
+    "rms_norm_reference": Case(
+        run_rms_norm_reference, [()], 2, [(3, 5000)], is_reference=True
+    ),
+    "rotary_reference": Case(
+        run_rotary_reference, [(False,), (True,)], 3, [(40, 65, 5)], is_reference=True
+    ),
+    "attention_reference": Case(
+        run_attention_reference, [()], 3, [(2, 300, 5)], is_reference=True
+    ),
     "quantize": Case(
         run_quantize, list(product((ml.nf4, ml.int8_block), TYPES)), 1, _LONG_SPANS
     ),
@@ -332,6 +378,7 @@ CASES: dict[str, Case] = {
         list(product((*TYPES, *_QUANTIZED), TYPES, (False, True))),
         2,
         _LONG_ROWS,
+        fitting=fitting_get_rows,
     ),
     "batched_matmul": Case(
         run_batched_matmul,

@@ -44,7 +44,7 @@ def kernel_digest(case: Case, variant: tuple[Any, ...]) -> str:
     memory = Kept()
     found = hashlib.sha256()
     for sizes in [*sizes_of(case, "one"), *case.long]:
-        case.run(memory, *variant, *sizes)
+        case.run(memory, *variant, *case.fitting(variant, sizes))
         for array in memory:
             found.update(array.tobytes() if array.dtype.kind in "iuc" else bits(array))
         memory.release()

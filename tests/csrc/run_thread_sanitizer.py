@@ -20,7 +20,7 @@ from pathlib import Path
 
 from . import calls
 from .conftest import ISAS
-from .guard_cases import CASES
+from .guard_cases import CASES, calls_of
 from .guard_pages import Blocks, Note, watching
 from .run_sanitizers import ROOT, build, copy_repository, library_of
 
@@ -67,10 +67,9 @@ def run_cases(isa: str, names: list[str]) -> None:
     memory = Blocks()
     with watching(memory, Note(None)) as watched:
         for name in names:
-            for sizes in CASES[name].long:
-                for variant in CASES[name].variants:
-                    CASES[name].run(memory, *variant, *sizes)
-                    memory.release()
+            for variant, sizes in calls_of(CASES[name], "long"):
+                CASES[name].run(memory, *variant, *sizes)
+                memory.release()
     print(sum(watched.calls.values()))
 
 

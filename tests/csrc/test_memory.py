@@ -11,7 +11,7 @@ import pytest
 
 from . import calls
 from .calls import lib
-from .guard_cases import CASES, SIZES, calls_of, sizes_of
+from .guard_cases import CASES, SIZES, Sizes, calls_of, sizes_of
 from .guard_pages import GuardPages, Memory, Note, watching
 from .operands import f32, normal
 from .run_guard_pages import ROOT, counts_of
@@ -26,14 +26,21 @@ def test_every_kernel_of_the_surface_has_a_case_between_guard_pages() -> None:
 
 def test_every_size_is_taken_by_every_dimension_of_every_kernel() -> None:
     for case in CASES.values():
+        quick = [sizes for _, sizes in calls_of(case, "quick")]
         for axis in range(case.dimensions):
-            assert {sizes[axis] for sizes in sizes_of(case, "quick")} >= set(SIZES)
-        assert set(sizes_of(case, "quick")) == {
-            sizes for _, sizes in calls_of(case, "quick")
-        }
-        thorough = set(sizes_of(case, "thorough"))
-        assert thorough >= set(product(case.crossed, repeat=case.dimensions))
-        assert len(list(calls_of(case, "thorough"))) == len(thorough) * len(case.variants)
+            assert {sizes[axis] for sizes in quick} >= set(SIZES)
+
+
+def test_a_thorough_run_combines_every_size_with_every_variant_once() -> None:
+    for case in CASES.values():
+        combined = product(case.crossed, repeat=case.dimensions)
+        expected = {*sizes_of(case, "quick"), *combined}
+        sizes_made: dict[int, list[Sizes]] = {}
+        for variant, sizes in calls_of(case, "thorough"):
+            sizes_made.setdefault(id(variant), []).append(sizes)
+        for variant in case.variants:
+            fitting = {case.fitting(variant, sizes) for sizes in expected}
+            assert sorted(sizes_made[id(variant)]) == sorted(fitting)
 
 
 @pytest.mark.parametrize(
