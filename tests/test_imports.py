@@ -317,6 +317,8 @@ OF_MODULES = {
     "inference/blocks": "inference/test_batch",
     "inference/grammar_server": "inference/test_grammars",
     "ml/checks": "ml/test_refusals",
+    "ml/hints": "ml/test_typed_cells",
+    "ml/html": "ml/test_notebook_view",
     "model/saved_config": "model/test_saving",
     "model/families/llama": "model/test_args",
     "model/families/mistral": "model/test_args",

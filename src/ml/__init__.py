@@ -4,6 +4,8 @@ Except for an installation hint in one error, it does not depend on the rest of 
 package.
 """
 
+import typing
+
 from . import dtype, ops
 from .dtype import *  # noqa: F403 (its `__all__` lists them)
 from .dtype import bool_ as bool  # noqa: A004 (the field's word)
@@ -18,6 +20,7 @@ from .errors import (
 )
 from .kernels import build_info, get_num_threads, set_num_threads
 from .key_value_cache import BLOCK_POSITIONS, KeyValueCache, Positions, Spans
+from .layout import name_sizes
 from .op import OpCall, subscribe, unsubscribe
 from .ops import *  # noqa: F403 (ops/__init__.py lists them)
 from .quantized import (
@@ -51,6 +54,7 @@ __all__ = [
     "build_info",
     "dynamic_map",
     "get_num_threads",
+    "name_sizes",
     "nf4_code",
     "quantize",
     "set_num_threads",
@@ -59,3 +63,10 @@ __all__ = [
 ]
 __all__ += dtype.__all__
 __all__ += ops.__all__
+
+if not typing.TYPE_CHECKING:  # type checkers would accept every name
+
+    def __getattr__(name: str) -> object:
+        from .hints import missing_name  # only needed for errors
+
+        raise AttributeError(missing_name("ml", name))

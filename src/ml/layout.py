@@ -18,10 +18,28 @@ import numpy as np
 from .errors import IndexOutOfRangeError, ShapeError, TensorError
 
 Shape = tuple[int, ...]
-Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
+IndexPart = int | slice | EllipsisType | None
+Index = IndexPart | tuple[IndexPart, ...]
 
 # NumPy's limit, so that `Tensor.numpy()` works for every tensor.
 MAX_DIMENSIONS = 64
+
+# The letters that notebooks show for sizes. `name_sizes` sets them.
+letters_of_sizes: dict[int, str] = {}
+
+
+def name_sizes(**sizes: int) -> None:
+    """Set the letters that notebooks show for sizes: `name_sizes(T=27, D=192)`.
+
+    They replace the letters of the last call. If two letters have the same size, the
+    first one is shown. Raise ShapeError if a size is not an integer.
+    """
+    letters: dict[int, str] = {}
+    for letter, size in sizes.items():
+        (n,) = checked_ints("name_sizes", "sizes", (size,))
+        letters.setdefault(n, letter)
+    letters_of_sizes.clear()
+    letters_of_sizes.update(letters)
 
 
 def checked_ints(op: str, label: str, values: Iterable[Any]) -> Shape:
@@ -163,15 +181,17 @@ def check_slice(op: str, start: int, stop: int, size: int) -> None:
 def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape, int]:
     """Return the shape, strides and byte offset of the view that an index selects.
 
-    Bounds are strict: a slice that Python would silently clamp is rejected, such as
-    `m[5:500]` of 10 elements. Raise IndexOutOfRangeError if a bound is out of range or if
-    there are more indices than dimensions, and TensorError for an unsupported index type.
+    None inserts a dimension of size 1. Bounds are strict: a slice that Python would
+    silently clamp is rejected, such as `m[5:500]` of 10 elements. Raise
+    IndexOutOfRangeError if a bound is out of range or if there are more indices than
+    dimensions, and TensorError for an unsupported index type.
     """
     parts = key if isinstance(key, tuple) else (key,)
     ellipses = [part for part in parts if part is Ellipsis]
     if len(ellipses) > 1:
         raise TensorError(f"[getitem] number of Ellipsis must be <= 1: {len(ellipses)}")
-    left_out = len(shape) + len(ellipses) - len(parts)
+    new_dims = sum(part is None for part in parts)
+    left_out = len(shape) + len(ellipses) + new_dims - len(parts)
     if left_out < 0:
         counts = f"{len(shape) - left_out} > {len(shape)} (shape {list(shape)})"
         raise IndexOutOfRangeError(
@@ -185,6 +205,10 @@ def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape,
             new_shape += shape[dim : dim + left_out]
             new_strides += strides[dim : dim + left_out]
             dim += left_out
+            continue
+        if part is None:
+            new_shape.append(1)
+            new_strides.append(0)
             continue
         size = shape[dim]
         stride = strides[dim]
@@ -210,8 +234,8 @@ def _checked_index(value: Any) -> int:
         return _as_int(value)
     except TypeError:
         raise TensorError(
-            "[getitem] an index must be an integer, a slice or an Ellipsis: "
-            f"{type(value).__name__}"
+            "[getitem] an index must be an integer, a slice, an Ellipsis, None, a list, "
+            f"or a tensor of integers or bools: {type(value).__name__}"
         ) from None
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -271,6 +271,21 @@ class QuantizedTensor(TensorBase):
 
     __hash__ = object.__hash__
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the dequantized elements."""
+        from . import html  # only needed in notebooks
+
+        return html.describe(self.dequantize().numpy(), self._name, str(self._dtype))
+
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            text = f"'QuantizedTensor' object has no attribute {name!r}"
+            hint = "dequantize() gives a plain tensor"
+            if name == "T":
+                hint = f"ml.linear_transformation(x, weight) is x @ weight.T; {hint}"
+            raise AttributeError(f"{text}; {hint}")
+
     def refusal(self, op: str) -> DTypeError:
         """Return the error for an op that does not support block-quantized tensors."""
         return DTypeError(
@@ -283,6 +298,27 @@ class QuantizedTensor(TensorBase):
         int8 = ", int8 activations" if self._activations else ""
         text = f"{self._label()}{list(self._shape)}, {self._dtype}{double}{int8}"
         return f"QuantizedTensor({text})"
+
+
+def _refused_operator(name: str) -> Any:
+    """Create a method for an operator that block-quantized tensors do not support."""
+
+    def method(self: QuantizedTensor, _other: object) -> Any:
+        raise self.refusal(name)
+
+    return method
+
+
+for _operator, _op_name in (
+    ("add", "add"),
+    ("sub", "sub"),
+    ("mul", "multiply"),
+    ("truediv", "div"),
+    ("pow", "pow"),
+    ("matmul", "matmul"),
+):
+    setattr(QuantizedTensor, f"__{_operator}__", _refused_operator(_op_name))
+    setattr(QuantizedTensor, f"__r{_operator}__", _refused_operator(_op_name))
 
 
 def _activations_code(activations: str) -> int:

@@ -3,20 +3,23 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MethodType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import kernels, layout
 from .dtype import (
     DType,
+    bfloat16,
     bool_,
     checked_scalar,
     complex64,
     dtype_named,
+    float16,
     float32,
     from_numpy_dtype,
     int32,
+    int64,
 )
 from .errors import (
     DTypeError,
@@ -38,7 +41,24 @@ Storage = Any
 _EDGE_VALUES = 3
 _REPR_NAME_LENGTH = 80
 _PRINTED_VALUES = 1000
+_PRINTED_IN_ROWS = 500  # of a tensor of several dimensions
 _new: Any = object.__new__  # skips the checks of `Tensor.__init__`
+
+
+class ElementCount(int):
+    """The number of elements of a tensor, which can be called for its shape."""
+
+    shape: Shape
+
+    def __call__(self, dim: int | None = None) -> Shape | int:
+        """Return the shape, or the size of one dimension.
+
+        Raises:
+            IndexOutOfRangeError: If the dimension does not exist.
+        """
+        if dim is None:
+            return self.shape
+        return self.shape[layout.resolve_dim("size", dim, len(self.shape))]
 
 
 class TensorBase(Operand):
@@ -71,9 +91,23 @@ class TensorBase(Operand):
         return len(self._shape)
 
     @property
-    def size(self) -> int:
-        """The number of elements."""
+    def size(self) -> "ElementCount":
+        """The number of elements.
+
+        As in PyTorch, `x.size()` returns the shape, and `x.size(dim)` the size of a
+        dimension.
+        """
+        count = ElementCount(self._size)
+        count.shape = self._shape
+        return count
+
+    def numel(self) -> int:
+        """Return the number of elements."""
         return self._size
+
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self._shape)
 
     @property
     def name(self) -> str:
@@ -138,6 +172,10 @@ def _missing_operator(
 
     def method(_self: "Tensor", other: Any) -> Any:
         _check_no_array(name, "a" if is_reflected else "b", other)
+        if isinstance(other, Tensor | int | float):
+            from .hints import MISSING_OPERATORS  # only needed for errors
+
+            raise TensorTypeError(f"[{name}] {MISSING_OPERATORS[name]}")
         return NotImplemented
 
     return method
@@ -452,6 +490,21 @@ class Tensor(TensorBase):
             view._offset = 0
         return view
 
+    def view(self, *shape: int | Sequence[int]) -> "Tensor":
+        """Return a view of the same elements in another shape; see `reshape`.
+
+        Raises:
+            ShapeError: If the number of elements differs, or if the strides do not allow
+                a view. `reshape` then copies.
+        """
+        if shape and isinstance(shape[0], DType | str):
+            raise DTypeError(f"[view] dtype must stay {self._dtype}: {shape[0]}; use to")
+        result = self.reshape(*shape)
+        if result._size and result.data_pointer != self.data_pointer:
+            text = f"{list(self.strides)} (shape {list(self._shape)}); use reshape"
+            raise ShapeError(f"[view] strides must allow a view: {text}")
+        return result
+
     @op
     def transpose(self: "Tensor", a: int, b: int) -> "Tensor":
         """Return a view with two dimensions swapped.
@@ -497,10 +550,23 @@ class Tensor(TensorBase):
         shape = (stop - start, *self._shape[1:])
         return self._view(shape, self._strides, self._offset + start * row_bytes)
 
-    def __getitem__(self, key: Index) -> "Tensor":
-        """Return the view selected by integers, slices and Ellipsis, without clamping."""
+    def __getitem__(
+        self, key: "Index | Tensor | list[Any] | tuple[Any, ...]"
+    ) -> "Tensor":
+        """Return the selected elements, without clamping.
+
+        Integers, slices, Ellipsis and None select a view. Lists and tensors of integers
+        or bools select a copy; see the op `getitem`.
+        """
+        if _selects_copy(key):
+            result: Tensor = OPS["getitem"](self, key)
+            return result
         shape, strides, moved = layout.resolve_index(self._shape, self.strides, key)
         return self._view(shape, strides, self._offset + moved)
+
+    def __setitem__(self, key: Any, value: "Tensor | complex") -> None:
+        """Assign a number or a tensor to the selected elements; see the op `setitem`."""
+        OPS["setitem"](self, key, value)
 
     def __iter__(self) -> Iterator["Tensor"]:
         return (self[i] for i in range(len(self)))
@@ -566,27 +632,36 @@ class Tensor(TensorBase):
             TensorError: If the storage is read-only.
         """
         rows = self._rows("set_slice", start, stop)
+        rows.bits()[...] = self.assignable_bits("set_slice", value, rows._shape)
+
+    def assignable_bits(self, op: str, value: Any, target: Shape) -> Array:
+        """Return the bits of a value to assign to elements of this tensor.
+
+        Args:
+            op: The name of the op in error messages.
+            value: A number, or a tensor of this dtype that broadcasts to `target`.
+            target: The shape of the elements to assign.
+
+        Raises:
+            ShapeError: If the value does not broadcast to `target`.
+            DTypeError: If the value has another dtype.
+            TensorError: If the storage is read-only.
+        """
         if not self.is_writable:
             label = f"{self._label()}shape {list(self._shape)}, {self._dtype}"
-            raise TensorError(f"[set_slice] the storage must be writable: {label}")
-        if isinstance(value, Tensor):
-            shape = value._shape
-            target = rows._shape
-            if value._dtype is not self._dtype:
-                both = f"(slice {list(target)}, value {list(shape)})"
-                dtypes = f"{self._dtype} != {value._dtype} {both}"
-                raise DTypeError(f"[set_slice] dtype must equal value.dtype: {dtypes}")
-            if (
-                shape != target
-                and layout.broadcast_shapes("set_slice", target, shape) != target
-            ):
-                shapes = f"{list(shape)} != {list(target)}"
-                raise ShapeError(
-                    f"[set_slice] value.shape must broadcast to the slice: {shapes}"
-                )
-            rows.bits()[...] = value.bits()
-        else:
-            rows.numpy()[...] = checked_scalar("set_slice", value, self._dtype)
+            raise TensorError(f"[{op}] the storage must be writable: {label}")
+        if not isinstance(value, Tensor):
+            scalar = np.asarray(checked_scalar(op, value, self._dtype))
+            return scalar.view(self._dtype.bits_dtype)
+        shape = value._shape
+        if value._dtype is not self._dtype:
+            both = f"(slice {list(target)}, value {list(shape)})"
+            dtypes = f"{self._dtype} != {value._dtype} {both}"
+            raise DTypeError(f"[{op}] dtype must equal value.dtype: {dtypes}")
+        if shape != target and layout.broadcast_shapes(op, target, shape) != target:
+            shapes = f"{list(shape)} != {list(target)}"
+            raise ShapeError(f"[{op}] value.shape must broadcast to the slice: {shapes}")
+        return value.bits()
 
     def contiguous(self) -> "Tensor":
         """Return this tensor if it is contiguous, and otherwise a contiguous copy."""
@@ -692,6 +767,21 @@ class Tensor(TensorBase):
     def __int__(self) -> int:
         return int(self.item())  # type: ignore[arg-type]
 
+    def __index__(self) -> int:
+        if self._dtype.kind != "int":
+            text = f"dtype must be an integer: {self._dtype} (shape {list(self._shape)})"
+            raise TensorTypeError(f"[index] {text}")
+        return int(self._only("index", TensorTypeError))  # type: ignore[arg-type]
+
+    def __format__(self, spec: str) -> str:
+        """Format the number of a tensor without dimensions, and otherwise the repr."""
+        if not self._shape:
+            return format(self.item(), spec)
+        if spec:
+            text = f"{len(self._shape)} (shape {list(self._shape)}, format {spec!r:.80})"
+            raise TensorTypeError(f"[format] ndim must equal 0: {text}; use x[i]")
+        return repr(self)
+
     def __bool__(self) -> bool:
         return bool(self._only("bool", TensorTypeError))
 
@@ -725,43 +815,67 @@ class Tensor(TensorBase):
 
     __neg__ = _OpMethod()
     __abs__ = _OpMethod()
+    __and__ = _operator("bitwise_and")
+    __rand__ = _operator("bitwise_and", is_reflected=True)
+    __or__ = _operator("bitwise_or")
+    __ror__ = _operator("bitwise_or", is_reflected=True)
+    __xor__ = _operator("bitwise_xor")
+    __rxor__ = _operator("bitwise_xor", is_reflected=True)
+
+    def __invert__(self) -> "Tensor":
+        result: Tensor = OPS["bitwise_not"](self)
+        return result
+
     (
         abs,
+        all,
         allclose,
+        any,
         argmax,
+        argsort,
         clip,
+        cos,
         cumsum,
         exp,
         expand,
         flatten,
         gather,
         log,
+        log_softmax,
+        masked_fill,
+        matmul,
         max,
         mean,
         min,
+        multinomial,
         neg,
+        norm,
         permute,
         pow,
         relu,
+        repeat_interleave,
         rsqrt,
         sigmoid,
+        sin,
         softmax,
         sort,
         split,
         sqrt,
         squeeze,
+        std,
         sum,
         tanh,
         topk,
         tril,
         triu,
         unsqueeze,
-    ) = (_OpMethod() for _ in range(30))
+        var,
+    ) = (_OpMethod() for _ in range(43))
 
     def __repr__(self) -> str:
         """Return the elements in NumPy's format, followed by name, shape and dtype."""
         array = self.numpy()
-        limit = _PRINTED_VALUES
+        limit = _PRINTED_VALUES if len(self._shape) < 2 else _PRINTED_IN_ROWS
         if self._size > limit:
             # Select only the printed elements, and one between them that NumPy prints as
             # "...", so that a weight in a mapped file is not read completely.
@@ -781,10 +895,62 @@ class Tensor(TensorBase):
             f"dtype={self._dtype})"
         )
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: shape, histogram, heat map and edges."""
+        from . import html  # only needed in notebooks
 
-for _name in ("floordiv", "mod", "divmod", "and", "or", "xor", "lshift", "rshift"):
+        return html.describe(self.numpy(), self._name, str(self._dtype))
+
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            from .hints import missing_name  # only needed for errors
+
+            raise AttributeError(missing_name("Tensor", name))
+
+    # They are last, because in the body of the class their names hide Python's types.
+
+    def float(self) -> "Tensor":
+        """Convert the elements to float32; see `to`."""
+        return self.to(float32)
+
+    def half(self) -> "Tensor":
+        """Convert the elements to float16; see `to`."""
+        return self.to(float16)
+
+    def bfloat16(self) -> "Tensor":
+        """Convert the elements to bfloat16; see `to`."""
+        return self.to(bfloat16)
+
+    def int(self) -> "Tensor":
+        """Convert the elements to int32; see `to`."""
+        return self.to(int32)
+
+    def long(self) -> "Tensor":
+        """Convert the elements to int64; see `to`."""
+        return self.to(int64)
+
+    def bool(self) -> "Tensor":
+        """Convert the elements to bool; see `to`."""
+        return self.to(bool_)
+
+
+for _name in ("floordiv", "mod", "divmod", "lshift", "rshift"):
     setattr(Tensor, f"__{_name}__", _missing_operator(_name))
     setattr(Tensor, f"__r{_name}__", _missing_operator(_name, is_reflected=True))
+
+
+def _selects_copy(key: Any) -> bool:
+    """Return whether an index contains a list or a tensor of several elements.
+
+    An integer tensor without dimensions selects a view, as an integer does.
+    """
+    kind = type(key)
+    if kind is tuple:
+        return True in map(_selects_copy, key)
+    return kind is list or (
+        kind is Tensor and (len(key._shape) > 0 or key._dtype.kind != "int")
+    )
 
 
 def _is_storage(storage: object) -> bool:

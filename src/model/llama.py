@@ -25,12 +25,13 @@ from ..trace import mark
 from .args import ModelArgs
 from .context import InferenceContext, Tokens, token_tensor, wrong_weight
 from .errors import ModelError
+from .module import Module
 
 # Tensors by checkpoint key: `ml.Tensor`, or `ml.QuantizedTensor` for some matrices.
 Weights: TypeAlias = Mapping[str, Any]
 
 
-class RMSNorm:
+class RMSNorm(Module):
     """Scales each row to a root mean square of 1 and multiplies it by learned weights.
 
     x / sqrt(mean(x^2) + eps) * weight
@@ -45,12 +46,15 @@ class RMSNorm:
         self.dtype = args.dtype if dtype is None else dtype
         self.weight = tensors[f"{name}.weight"]  # [D]
 
+    def __repr__(self) -> str:
+        return f"RMSNorm({list(self.weight.shape)} {self.weight.dtype}, eps={self.eps})"
+
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Return the normalized rows of x, usually the residual stream [T, D]."""
         return ml.rms_norm(x, self.weight, self.eps, self.dtype)
 
 
-class LlamaAttention:
+class LlamaAttention(Module):
     """Lets each token attend to itself and to all earlier tokens.
 
     Computes softmax(q k^T / sqrt(h) + mask) v with H query heads that share K key/value
@@ -114,6 +118,15 @@ class LlamaAttention:
             output = ml.attention(xq, cache, positions, self.divisor)  # [T, H, h]
         T, H, h = output.shape
         return self.project(output.reshape(T, H * h))  # [T, H*h] -> [T, D]
+
+    def __call__(
+        self, x: ml.Tensor, context: InferenceContext | None = None, start_pos: int = 0
+    ) -> ml.Tensor:
+        """Return `forward`, in a new context of the length of x [T, D] by default."""
+        inputs = pass_inputs(self.args, x, context, start_pos)
+        result = self.forward(x, *inputs)
+        inputs[0].end()
+        return result
 
     def queries_keys_values(self, x: ml.Tensor) -> tuple[ml.Tensor, ml.Tensor, ml.Tensor]:
         """Return queries [T, H*h], keys and values [T, K*h] of x [T, D]."""
@@ -182,7 +195,7 @@ class LlamaAttention:
         return output.transpose(0, 1)  # [H, T, h] -> [T, H, h]
 
 
-class LlamaFeedForward:
+class LlamaFeedForward(Module):
     """Transforms each token independently: w2(silu(w1(x)) * w3(x)).
 
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
@@ -219,7 +232,7 @@ class LlamaFeedForward:
         return ml.linear_transformation(hidden, self.w2, ml.float32, self.w2_bias)
 
 
-class LlamaTransformerBlock:
+class LlamaTransformerBlock(Module):
     """One layer: attention and feed-forward, each with a pre-norm and a residual."""
 
     attention_class: ClassVar[type[LlamaAttention]] = LlamaAttention
@@ -235,6 +248,15 @@ class LlamaTransformerBlock:
             args, tensors, f"{name}.ffn_norm", self.feed_forward_dtype
         )
         self.feed_forward = self.feed_forward_class(args, tensors, layer)
+
+    def __call__(
+        self, x: ml.Tensor, context: InferenceContext | None = None, start_pos: int = 0
+    ) -> ml.Tensor:
+        """Return `forward`, in a new context of the length of x [T, D] by default."""
+        inputs = pass_inputs(self.attention.args, x, context, start_pos)
+        result = self.forward(x, *inputs)
+        inputs[0].end()
+        return result
 
     def forward(
         self,
@@ -261,7 +283,7 @@ class LlamaTransformerBlock:
         return ml.add(x, feed_forward)
 
 
-class LlamaTransformer:
+class LlamaTransformer(Module):
     """The network from token ids to logits.
 
     Args:
@@ -282,9 +304,18 @@ class LlamaTransformer:
         self.norm = RMSNorm(args, tensors, "norm")
         self.output = tensors.get("output.weight", self.tok_embeddings)  # [V, D]
 
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{letter}={size}" for letter, size in self.args.sizes.items())
-        return f"{type(self).__name__}({sizes}, {self.tok_embeddings.dtype})"
+    def __call__(
+        self,
+        tokens: Tokens,
+        context: InferenceContext | None = None,
+        start_pos: int = 0,
+        all_positions: bool = False,
+    ) -> ml.Tensor:
+        """Return `forward`, in a new context of the length of the tokens by default."""
+        if context is None:
+            ids = token_tensor(tokens, self.args.vocab_size)
+            context = InferenceContext(self.args, start_pos + ids.shape[0])
+        return self.forward(context, tokens, start_pos, all_positions)
 
     def forward(
         self,
@@ -363,3 +394,22 @@ def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:
         return None
     later = ml.full((T, start_pos + T), -math.inf, dtype=ml.float32)
     return ml.triu(later, start_pos + 1)
+
+
+def pass_inputs(
+    args: ModelArgs, x: ml.Tensor, context: InferenceContext | None, start_pos: int
+) -> tuple[InferenceContext, ml.Positions, ml.Tensor, ml.Tensor | None]:
+    """Begin a pass of one layer over x [T, D]; the caller ends it.
+
+    Returns:
+        The context, which is a new one of length T by default, and the positions,
+        frequencies and mask that `LlamaAttention.forward` describes.
+    """
+    if not isinstance(x, ml.Tensor):
+        raise ml.TensorTypeError(f"[layer] x must be a Tensor: {type(x).__name__}")
+    T = x.shape[0]
+    if context is None:
+        context = InferenceContext(args, start_pos + T)
+    positions, frequencies = context.begin(start_pos, T)
+    mask = causal_mask(T, start_pos) if context.is_eager else None
+    return context, positions, frequencies, mask

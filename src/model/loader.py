@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import memory, ml
 from ..checkpoint.checkpoint import Checkpoint
@@ -24,6 +24,7 @@ from .args import (
     activation_dtype,
     with_rope_factor,
 )
+from .context import InferenceContext, Tokens
 from .errors import ModelConfigError, NotEnoughMemoryError, mismatch
 from .forecast import MemoryForecast
 from .llama import LlamaTransformer
@@ -45,7 +46,26 @@ if TYPE_CHECKING:
 _MOST_KEYS = 20  # maximum number of ignored keys that a note lists for each file
 
 
-@dataclass(frozen=True)
+# Hints for names that models of other libraries have.
+_HINTS = {
+    "config": "model.args has the sizes and constants",
+    "eval": "leave it out: models have no training mode",
+    "forward": "model(ids) or model.transformer.forward(context, ids)",
+    "generate": (
+        "InferenceEngine(model, sequence_length=512).generate(ids) of src.inference"
+    ),
+    "layers": "model.transformer.layers",
+    "model": "model.transformer",
+    "named_parameters": "model.tensors has the weights by name",
+    "norm": "model.transformer.norm",
+    "output": "model.transformer.output",
+    "parameters": "model.tensors has the weights by name",
+    "state_dict": "model.tensors has the weights by name",
+    "tok_embeddings": "model.transformer.tok_embeddings",
+}
+
+
+@dataclass(frozen=True, repr=False)
 class Model:
     """A model that is ready to run.
 
@@ -75,6 +95,26 @@ class Model:
 
     def __repr__(self) -> str:
         return f"Model({self.description})"
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{self.transformer}"
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        context: InferenceContext | None = None,
+        start_pos: int = 0,
+        all_positions: bool = False,
+    ) -> ml.Tensor:
+        """Return the logits, as `LlamaTransformer.__call__` does."""
+        return self.transformer(tokens, context, start_pos, all_positions)
+
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = _HINTS.get(name)
+            text = f"'Model' object has no attribute {name!r}"
+            raise AttributeError(text if hint is None else f"{text}; {hint}")
 
     @property
     def source_directory(self) -> Path:

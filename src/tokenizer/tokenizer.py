@@ -1,5 +1,6 @@
 """The tokenizer class, which encodes text and decodes ids all at once or one by one."""
 
+import operator
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Mapping, Sequence
@@ -168,6 +169,8 @@ class Tokenizer:
     ) -> list[int]:
         """Encode text; the name of a special token is encoded as ordinary text.
 
+        `encode_prompt` encodes the names of special tokens as these tokens.
+
         Args:
             text: Any string. A lone surrogate is read as U+FFFD, and a surrogate pair as
                 the character that it encodes, as in tiktoken.
@@ -194,6 +197,46 @@ class Tokenizer:
             ids.append(self.eos_id)
         return ids
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Encode a prompt; the name of a special token becomes the id of this token.
+
+        `<|begin_of_text|>` and all other names must be in the text, because no token is
+        added. Text by users, tools or documents belongs into `encode` or
+        `src.inference.encode_chat`, where it cannot become a special token.
+
+        Args:
+            text: Any string. Where names overlap, the longest one counts.
+
+        Returns:
+            The token ids.
+
+        Raises:
+            TokenizerMemoryError: Memory cannot be allocated.
+            TokenizerError: `text` is not a string.
+        """
+        if not isinstance(text, str):
+            raise TokenizerError(
+                f"[encode_prompt] text must be str: got {type(text).__name__}"
+            )
+        names = sorted(filter(None, self.special_tokens), key=len, reverse=True)
+        if not names:
+            return self.encode(text)
+        parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
+        ids: list[int] = []
+        for number, part in enumerate(parts):
+            if number % 2:
+                ids.append(self.special_tokens[part])
+                continue
+            after = (
+                self.spaces_taken.get(parts[number + 1]) if parts[number + 1 :] else None
+            )
+            before = self.spaces_taken.get(parts[number - 1]) if number else None
+            part = part.lstrip() if before and before[1] else part
+            part = part.rstrip() if after and after[0] else part
+            if part:
+                ids += self.encode(part, first=not ids)
+        return ids
+
     @declared_lack_of_memory("decode", TokenizerMemoryError)
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids to text.
@@ -210,9 +253,14 @@ class Tokenizer:
             TokenizerMemoryError: Memory cannot be allocated.
             TokenizerError: An id is outside the vocabulary.
         """
+        if not isinstance(ids, Iterable):
+            raise TokenizerError(
+                f"[decode] ids must be a sequence of ids: got {type(ids).__name__}"
+            )
         parts: list[bytes] = []
         at_start = self.decoding.drops_first_space
-        for token_id in ids:
+        for number in ids:
+            token_id = _as_id(number)
             data, at_start = self.text_bytes(token_id, at_start=at_start)
             parts.append(data)
         return self.text_of(b"".join(parts))
@@ -276,6 +324,15 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """Return whether an id is special, which means that no text encodes to it."""
         return token_id in self._special_ids
+
+
+def _as_id(number: Any) -> int:
+    """Return an id as a Python integer; raise TokenizerError for other types."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        kind = type(number).__name__
+        raise TokenizerError(f"[decode] an id must be an integer: got {kind}") from None
 
 
 def _required(token_id: int | None, purpose: str) -> int:

@@ -78,7 +78,7 @@ def test_a_slice_is_never_clamped():
 
 
 def test_what_is_no_index_is_refused():
-    for key in (1.0, True, "0", None, [0, 1], np.array([0]), (0, None), (True, 0)):
+    for key in (1.0, True, "0", np.array([0]), (True, 0), (0, "a")):
         with pytest.raises(
             ml.TensorError, match=r"^\[getitem\] an index must be an integer, a "
         ):

@@ -179,6 +179,12 @@ OTHERS: dict[str, Any] = {
     "value": 1.0,
     "index": ml.zeros((4, 64), dtype="int32"),
     "weights": (sample((64, 64)),),
+    "key": [0],
+    "logits": x,
+    "mask": x > 0,
+    "num_samples": 1,
+    "probabilities": x,
+    "target": ml.zeros(4, dtype="int64"),
     "xk": sample((1, 1, 64)),
     "xv": sample((1, 1, 64)),
 }
@@ -231,6 +237,7 @@ def test_every_op_that_takes_a_tensor_is_among_those():
         "arange",
         "eye",
         "full",
+        "linspace",
         "ones",
         "rand",
         "randn",
@@ -238,7 +245,8 @@ def test_every_op_that_takes_a_tensor_is_among_those():
         "tensor",
         "zeros",
     }
-    assert set(ml.ops.__all__) - tensors == creates | {"Generator"}
+    assert ml.cat is ml.concatenate
+    assert set(ml.ops.__all__) - tensors == creates | {"Generator", "cat"}
 
 
 def test_it_has_no_methods_that_need_plain_elements_and_no_other_attributes():

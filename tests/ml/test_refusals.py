@@ -311,7 +311,10 @@ ml.concatenate([f(2), of("bfloat16", 2)]) ->
 ml.where(ml.ones(2), 1, 2) -> DTypeError: condition.dtype must equal bool: float32 (shape [2])
 ml.get_rows(f(0, 3), ids(0)) ->
     IndexOutOfRangeError: ids must be in [0, 0): 0 (table [0, 3], ids [1])
-ml.get_rows(f(5, 3), of("uint16", 2)) -> DTypeError: ids.dtype must equal int32: uint16 (ids [2])
+ml.get_rows(f(5, 3), of("uint16", 2)) ->
+    DTypeError: ids.dtype must be int32 or int64: uint16 (ids [2])
+ml.get_rows(f(5, 3), ml.tensor([5])) ->
+    IndexOutOfRangeError: ids must be in [0, 5): 5 (table [5, 3], ids [1])
 ml.get_rows(nf4(5), ids(4)) ->
     ShapeError: ndim of a block-quantized table must equal 2: 1 (shape [5])
 ml.topk(ml.ones(2, 3), 4) -> ShapeError: 0 <= k <= shape[1] must hold: 4 (shape [2, 3])
@@ -383,7 +386,57 @@ f(5, 3).set_slice(1, 3, f(7, 2, 3)) ->
 f(2, 3)[0, 0, 0] ->
     IndexOutOfRangeError: [getitem] number of indices must be <= ndim: 3 > 2 (shape [2, 3])
 f(2, 3)[..., ...] -> TensorError: [getitem] number of Ellipsis must be <= 1: 2
-f(3)[0.0:2] -> TensorError: [getitem] an index must be an integer, a slice or an Ellipsis: float
+f(3)[0.0:2] ->
+    TensorError: [getitem] an index must be an integer, a slice, an Ellipsis, None, a list, or a
+    tensor of integers or bools: float
+f(3)[[0, 3]] -> IndexOutOfRangeError: [getitem] index must be in [-3, 3): 3 (dim 0, shape [3])
+f(2, 3)[:, ml.tensor([-4, 0])] ->
+    IndexOutOfRangeError: [getitem] index must be in [-3, 3): -4 (dim 1, shape [2, 3])
+f(2, 3)[f(2) > 9, ml.tensor([True])] ->
+    ShapeError: [getitem] mask.shape must equal the indexed sizes: [1] != [3] (dim 1, shape [2, 3])
+f(3)[f(3)] ->
+    DTypeError: [getitem] dtype of an index must be int32, int64 or bool: float32 (shape [3])
+f(3)[[0.5]] ->
+    DTypeError: [getitem] dtype of an index must be int32, int64 or bool: float32 (shape [1])
+f(3)[[0], [0]] ->
+    IndexOutOfRangeError: [getitem] number of indices must be <= ndim: 2 > 1 (shape [3])
+f(2, 3).view(4, 2) -> ShapeError: [reshape] number of elements must stay equal: 6 != 8 ([2, 3] to [4, 2])
+f(2, 3).T.view(6) ->
+    ShapeError: strides must allow a view: [4, 12] (shape [3, 2]); use reshape
+f(2).view("int32") -> DTypeError: dtype must stay float32: int32; use to
+f(2, 3).size(2) -> IndexOutOfRangeError: dim must be in [-2, 2): 2
+f(2).__format__(".3f") ->
+    TensorTypeError: [format] ndim must equal 0: 1 (shape [2], format '.3f'); use x[i]
+f(3, 3)[[0, 1], [0, 1, 2]] -> ShapeError: [getitem] indices must broadcast: [2], [3]
+range(f()) -> TensorTypeError: [index] dtype must be an integer: float32 (shape [])
+range(ids(1, 2)) -> TensorTypeError: [index] number of elements must equal 1: 2 (shape [2])
+f(2) // 2 ->
+    TensorTypeError: [floordiv] // is not an operator of tensors: use (a / b).to('int32') for a, b
+    >= 0
+# functions as in PyTorch
+ml.masked_fill(f(2), f(2), 0) -> DTypeError: mask.dtype must equal bool: float32 (shape [2])
+ml.masked_fill(f(2), f(2) > 0, f(2)) -> ShapeError: value.ndim must equal 0: 1
+ml.repeat_interleave(f(2), -1) -> ShapeError: sizes must be >= 0: [-1]
+ml.repeat_interleave(f(3), ml.tensor([1, 2])) ->
+    ShapeError: len(repeats) must equal 1 or shape[0]: 2 and 3 (shape [3])
+ml.linspace(0, 1, -1) -> ShapeError: sizes must be >= 0: [-1]
+ml.multinomial(f(2, 3, 4), 1) -> ShapeError: ndim must equal 1 or 2: 3 (shape [2, 3, 4])
+ml.multinomial(ml.ones(3), 4) ->
+    ShapeError: num_samples must be >= 1 and <= the number of positive weights of each row: 4 (at
+    most 3)
+ml.multinomial(ml.tensor([1.0, -1.0]), 1) ->
+    TensorError: weights must be finite and >= 0: they are not
+ml.multinomial(ml.zeros(3), 1, True) -> TensorError: the sum of each row must be > 0: 0.0
+ml.bitwise_and(f(2), f(2)) -> DTypeError: dtype must be of kind bool or int: float32 (shape [2])
+ml.cross_entropy(f(2, 3), ids(1)) ->
+    ShapeError: logits.shape must equal [*target.shape, C]: logits [2, 3], target [1]
+ml.cross_entropy(f(2, 3), f(2)) -> DTypeError: target.dtype must be int32 or int64: float32
+ml.cross_entropy(f(3), ml.tensor(3)) ->
+    IndexOutOfRangeError: target must be in [0, 3): 3 (logits [3])
+ml.cross_entropy(f(3), ml.tensor(1), "max") ->
+    TensorError: reduction must be 'mean', 'sum' or 'none': 'max'
+ml.name_sizes(T="27") -> ShapeError: sizes must be integers: ('27',)
+# Tensor
 f(2).view_as_real() -> DTypeError: dtype must equal complex64: float32
 f(3, 2).item() -> ShapeError: number of elements must equal 1: 6 (shape [3, 2])
 bool(ml.zeros(0)) -> TensorTypeError: [bool] number of elements must equal 1: 0 (shape [0])

@@ -11,7 +11,13 @@ import numpy as np
 # imported here.
 import numpy.random
 
-from ..checks import float_dtype, rounded, sizes_and_dtype
+from ..checks import (
+    check_float,
+    checked_flag,
+    float_dtype,
+    rounded,
+    sizes_and_dtype,
+)
 from ..dtype import (
     DTYPES,
     DType,
@@ -24,7 +30,7 @@ from ..dtype import (
     int64,
 )
 from ..errors import DTypeError, ShapeError, TensorError, TensorTypeError
-from ..layout import Shape, checked_shape, packed
+from ..layout import Shape, checked_ints, checked_shape, packed
 from ..op import op
 from ..tensor import Tensor, allocate
 
@@ -60,7 +66,8 @@ def arange(
         TensorError: If the step is 0, an argument is not finite, or a value is out of
             range for the dtype.
     """
-    bounds = (0, start, step) if stop is None else (start, stop, step)
+    arguments: tuple[Any, ...] = (0, start, step) if stop is None else (start, stop, step)
+    bounds = [x.item() if isinstance(x, Tensor) else x for x in arguments]
     whole = all(isinstance(number, int | np.integer) for number in bounds)
     numbers = [
         checked_number("arange", number, int64 if whole else float32) for number in bounds
@@ -87,6 +94,36 @@ def arange(
                 dtype.numpy_dtype
             )
     return result
+
+
+@op
+def linspace(
+    start: float, end: float, steps: int, dtype: DType | str = float32
+) -> Tensor:
+    """Return evenly spaced values from `start` to `end`, including both.
+
+    out[i] = start + i * (end - start) / (steps - 1), computed in float64, rounded through
+    float32
+
+    Args:
+        start: The first value.
+        end: The last value.
+        steps: The number of values. With one step, the result is `start`.
+        dtype: A real floating-point dtype.
+
+    Returns:
+        A tensor [steps].
+
+    Raises:
+        ShapeError: If `steps` is negative or not an integer.
+        DTypeError: If the dtype is not floating point, or if a bound is not real.
+    """
+    (count,) = checked_shape("linspace", (steps,))
+    row = float_dtype("linspace", dtype)
+    first, last = (checked_number("linspace", x, float32) for x in (start, end))
+    packed((count,), 8)
+    with np.errstate(all="ignore"):
+        return rounded(np.linspace(first, last, count), row)
 
 
 @op
@@ -256,6 +293,75 @@ def randn(
         _numpy_generator("randn", generator, sizes).standard_normal(sizes, np.float32),
         row,
     )
+
+
+@op
+def multinomial(
+    probabilities: Tensor,
+    num_samples: int,
+    replacement: bool = False,
+    generator: Generator | None = None,
+) -> Tensor:
+    """Draw indices at random, each with a probability proportional to its weight.
+
+    Args:
+        probabilities: A floating-point tensor [n] or [rows, n] of weights >= 0, with a
+            positive sum in each row. They need not sum to 1.
+        num_samples: The number of draws from each row.
+        replacement: Whether an index may be drawn more than once. Otherwise, a row must
+            have at least `num_samples` positive weights.
+        generator: The random number generator. By default, a generator shared by the
+            whole process is used.
+
+    Returns:
+        An int64 tensor [num_samples] or [rows, num_samples].
+
+    Raises:
+        ShapeError: If `probabilities` does not have one or two dimensions, or if a row
+            has too few positive weights.
+        DTypeError: If the weights are not floating point.
+        TensorError: If a weight is negative or not finite, or if a sum is not positive.
+    """
+    check_float("multinomial", probabilities)
+    if probabilities.ndim not in (1, 2):
+        raise ShapeError(
+            f"[multinomial] ndim must equal 1 or 2: {probabilities.ndim} (shape "
+            f"{list(probabilities.shape)})"
+        )
+    count = checked_ints("multinomial", "num_samples", (num_samples,))[0]
+    is_replaced = checked_flag("multinomial", "replacement", replacement)
+    values = (
+        probabilities.numpy().astype(np.float64).reshape(-1, probabilities._shape[-1])
+    )
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise TensorError("[multinomial] weights must be finite and >= 0: they are not")
+    available = int((values > 0).sum(1).min(initial=values.shape[1]))
+    if count < 1 or (count > available and not is_replaced):
+        raise ShapeError(
+            "[multinomial] num_samples must be >= 1 and <= the number of positive "
+            f"weights of each row: {count} (at most {available})"
+        )
+    if not (values.sum(1) > 0).all():
+        raise TensorError("[multinomial] the sum of each row must be > 0: 0.0")
+    random = _numpy_generator("multinomial", generator, (values.shape[0], count))
+    result = allocate((*probabilities._shape[:-1], count), int64)
+    if is_replaced or count == 1:
+        # An index is drawn if a random point hits its part of the line from 0 to the sum.
+        ends = values.cumsum(1)
+        points = random.random((values.shape[0], count)) * ends[:, -1:]
+        drawn = np.stack(
+            [
+                np.searchsorted(e, p, side="right")
+                for e, p in zip(ends, points, strict=True)
+            ]
+        )
+    else:
+        # The smallest of exponential times with these rates come first.
+        with np.errstate(divide="ignore"):
+            times = random.exponential(size=values.shape) / values
+        drawn = np.argsort(times, 1)[:, :count]
+    result.numpy()[...] = drawn.reshape(result._shape)
+    return result
 
 
 def _numpy_generator(op: str, generator: Any, sizes: Shape) -> np.random.Generator:

@@ -175,6 +175,56 @@ def pow(  # noqa: A001 (the field's word)
 
 
 @op
+def bitwise_and(a: Tensor | int, b: Tensor | int) -> Tensor:
+    """Return `a & b`: of bools, whether both are True; of integers, the common bits.
+
+    Args:
+        a: A bool or integer tensor, or a number of this kind.
+        b: A tensor with the same dtype and a shape that broadcasts, or a number. At least
+            one operand must be a tensor.
+
+    Returns:
+        A tensor with the broadcast shape and the same dtype.
+
+    Raises:
+        DTypeError: If the dtypes differ, or are not bool or integer.
+        ShapeError: If the shapes do not broadcast.
+    """
+    return _bitwise("bitwise_and", np.bitwise_and, a, b)
+
+
+@op
+def bitwise_or(a: Tensor | int, b: Tensor | int) -> Tensor:
+    """Return `a | b`: of bools, whether one or both are True. See `bitwise_and`."""
+    return _bitwise("bitwise_or", np.bitwise_or, a, b)
+
+
+@op
+def bitwise_xor(a: Tensor | int, b: Tensor | int) -> Tensor:
+    """Return `a ^ b`: of bools, whether exactly one is True. See `bitwise_and`."""
+    return _bitwise("bitwise_xor", np.bitwise_xor, a, b)
+
+
+@op
+def bitwise_not(x: Tensor) -> Tensor:
+    """Return `~x`: True for False, and inverted bits of integers. See `bitwise_and`."""
+    check_kind("bitwise_not", x, "bool", "int")
+    return Tensor.from_numpy(np.asarray(np.invert(x.numpy()))).copy()
+
+
+def _bitwise(op: str, function: Callable[..., Any], a: Any, b: Any) -> Tensor:
+    dtype, _ = checked_pair(op, a, b)
+    for x in (a, b):
+        if isinstance(x, Tensor):
+            check_kind(op, x, "bool", "int")
+    values = [
+        x.numpy() if isinstance(x, Tensor) else checked_scalar(op, x, dtype)
+        for x in (a, b)
+    ]
+    return Tensor.from_numpy(np.asarray(function(*values)))
+
+
+@op
 def outer(a: Tensor, b: Tensor) -> Tensor:
     """Return the outer product of two vectors.
 

@@ -10,15 +10,16 @@ from ..checks import (
     check_indices,
     check_kind,
     check_ndim_at_least,
+    check_same_dtype,
     checked_flag,
     checked_pair,
     comparable,
     float_dtype,
 )
 from ..dtype import DType, bfloat16, bool_, checked_scalar, int32, int64
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, IndexOutOfRangeError, ShapeError
 from ..layout import broadcast_shapes, checked_ints, resolve_dim
-from ..op import op
+from ..op import op, op_that_changes
 from ..quantized import QuantizedTensor, Weight, copy_rows
 from ..tensor import Array, Tensor, allocate
 from .creation import tensor
@@ -33,7 +34,8 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
     Args:
         table: A tensor [V, ...] of any dtype, or a block-quantized tensor [V, D].
             Embeddings have the shape [V, D].
-        ids: An int32 tensor with values `0 <= id < V`. Tokens have the shape [T].
+        ids: An int32 or int64 tensor with values `0 <= id < V`. Tokens have the shape
+            [T].
         dtype: The dtype of the result. The default is the table's dtype, or bfloat16 for
             a block-quantized table, whose elements are rounded once.
 
@@ -41,17 +43,20 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
         A tensor [T, ...].
 
     Raises:
-        DTypeError: If the ids are not int32, or if a block-quantized table cannot be
-            converted to the dtype.
+        DTypeError: If the ids are not int32 or int64, or if a block-quantized table
+            cannot be converted to the dtype.
         ShapeError: If the table has no dimensions, or if a block-quantized table does not
             have two.
         IndexOutOfRangeError: If an id is out of range.
     """
     check_ndim_at_least("get_rows", table, 1)
+    if ids._dtype is int64:
+        both = ("table", table), ("ids", ids)
+        check_indices("get_rows", "ids", ids.numpy(), table._shape[0], *both)
+        ids = ids.to(int32)
     if ids._dtype is not int32:
-        raise DTypeError(
-            f"[get_rows] ids.dtype must equal int32: {ids.dtype} (ids {list(ids.shape)})"
-        )
+        text = f"{ids.dtype} (ids {list(ids.shape)})"
+        raise DTypeError(f"[get_rows] ids.dtype must be int32 or int64: {text}")
     row = table._shape[1:]
     name = ""
     if isinstance(table, QuantizedTensor):
@@ -81,6 +86,184 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
         if isinstance(table, Tensor):
             result.bits()[...] = table.bits()[numbers]
     return result if dtype is None else result.to(dtype)
+
+
+@op
+def getitem(x: Tensor, key: Any) -> Tensor:
+    """Select elements by lists, or tensors of integers or bools: `x[key]`.
+
+    x[ids] = the rows `ids` of x; x[mask] = the elements where the mask is True
+
+    The rules are PyTorch's. Integers, slices, Ellipsis and None are applied first. Each
+    list or tensor of integers then selects indices of one dimension, and each tensor of
+    bools indices of as many dimensions as it has. They broadcast with each other. Their
+    common dimensions replace those that they select from, or are the first ones if a
+    slice is between them.
+
+    Args:
+        x: A tensor of any dtype.
+        key: One index, or a tuple of indices. Negative integers count from the end.
+
+    Returns:
+        A new tensor with the dtype of `x`.
+
+    Raises:
+        IndexOutOfRangeError: If an index is out of range, or if there are too many.
+        ShapeError: If a mask does not have the sizes of its dimensions, or if indices do
+            not broadcast.
+        DTypeError: If a tensor of another dtype is an index.
+        TensorError: If an index has another type.
+    """
+    view, arrays = _split_key(x, key)
+    picked = view.bits()[arrays]
+    result = allocate(picked.shape, x._dtype)
+    result.bits()[...] = picked
+    return result
+
+
+@op_that_changes(lambda arguments: (arguments["x"],))
+def setitem(x: Tensor, key: Any, value: Tensor | complex) -> None:
+    """Assign a number, or a tensor of the same dtype that broadcasts: `x[key] = value`.
+
+    See `getitem` for the indices and their exceptions.
+
+    Raises:
+        ShapeError: If the value does not broadcast to the selected elements.
+        DTypeError: If the value has another dtype.
+        TensorError: If the storage is read-only.
+    """
+    view, arrays = _split_key(x, key)
+    target = view.bits()
+    target[arrays] = x.assignable_bits("setitem", value, target[arrays].shape)
+
+
+def _split_key(x: Tensor, key: Any) -> tuple[Tensor, tuple[Any, ...]]:
+    """Return the view that the plain parts of an index select, and an index for it.
+
+    The second index consists of slices, and of arrays whose elements are in range.
+    """
+    parts = [
+        _as_index(part) if isinstance(part, list | Tensor) else part
+        for part in (key if isinstance(key, tuple) else (key,))
+    ]
+    used = [
+        max(part.ndim, 1) if isinstance(part, Tensor) and part._dtype is bool_ else 1
+        for part in parts
+    ]
+    left_out = x.ndim - sum(
+        n
+        for n, part in zip(used, parts, strict=True)
+        if part is not None and part is not ...
+    )
+    plain: list[Any] = []
+    arrays: list[Any] = []
+    for count, part in zip(used, parts, strict=True):
+        if isinstance(part, Tensor):
+            plain += [slice(None)] * count
+            arrays.append(part)
+        else:
+            plain.append(part)
+            if part is ...:
+                arrays += [slice(None)] * left_out
+            elif part is None or isinstance(part, slice):
+                arrays.append(slice(None))
+    view = x[tuple(plain)]
+    at = 0
+    for i, part in enumerate(arrays):
+        if isinstance(part, Tensor):
+            arrays[i] = _checked_array(view, part, at)
+            at += max(part.ndim, 1) if part._dtype is bool_ else 1
+        else:
+            at += 1
+    shapes = [_index_shape(part) for part in arrays if isinstance(part, np.ndarray)]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        text = ", ".join(str([*shape]) for shape in shapes)
+        raise ShapeError(f"[getitem] indices must broadcast: {text}") from None
+    return view, tuple(arrays)
+
+
+def _index_shape(array: Array) -> tuple[int, ...]:
+    """Return the shape of an index, or the number of True elements of a mask."""
+    return (int(array.sum()),) if array.dtype == np.bool_ else array.shape
+
+
+def _as_index(part: Any) -> Any:
+    """Return a list or a tensor as an index tensor, or an integer as it is."""
+    if isinstance(part, list):
+        part = tensor(part) if part else tensor(part, int64)
+    if part._dtype is bool_ and part.ndim:
+        return part
+    if part._dtype not in (int32, int64):
+        text = f"{part.dtype} (shape {list(part.shape)})"
+        raise DTypeError(
+            f"[getitem] dtype of an index must be int32, int64 or bool: {text}"
+        )
+    return part if part.ndim else part.item()
+
+
+def _checked_array(view: Tensor, index: Tensor, dim: int) -> Array:
+    """Return an index tensor for the dimensions from `dim` on as a checked array."""
+    array = index.numpy()
+    if index._dtype is bool_:
+        sizes = view._shape[dim : dim + index.ndim]
+        if index._shape != sizes:
+            shapes = f"{list(index.shape)} != {list(sizes)}"
+            raise ShapeError(
+                f"[getitem] mask.shape must equal the indexed sizes: {shapes} (dim "
+                f"{dim}, shape {list(view.shape)})"
+            )
+        return array
+    size = view._shape[dim]
+    if array.size and not (-size <= int(array.min()) and int(array.max()) < size):
+        worst = int(array.min()) if int(array.min()) < -size else int(array.max())
+        place = f"{worst} (dim {dim}, shape {list(view.shape)})"
+        raise IndexOutOfRangeError(
+            f"[getitem] index must be in [{-size}, {size}): {place}"
+        )
+    return array
+
+
+@op
+def masked_fill(x: Tensor, mask: Tensor, value: Tensor | complex) -> Tensor:
+    """Return a tensor in which a value replaces the elements where a mask is True.
+
+    out = value if mask else x, element by element
+
+    Args:
+        x: A tensor of any dtype.
+        mask: A bool tensor. The shapes broadcast.
+        value: A number of the kind of the dtype, or a tensor of this dtype without
+            dimensions.
+
+    Raises:
+        DTypeError: If the mask is not bool, or if the value has another kind or dtype.
+        ShapeError: If the shapes do not broadcast, or if the value has dimensions.
+    """
+    if mask._dtype is not bool_:
+        raise DTypeError(
+            f"[masked_fill] mask.dtype must equal bool: {mask.dtype} (shape "
+            f"{list(mask.shape)})"
+        )
+    if isinstance(value, Tensor):
+        if value.ndim:
+            raise ShapeError(f"[masked_fill] value.ndim must equal 0: {value.ndim}")
+        check_same_dtype("masked_fill", x, value)
+        bits = value.bits()
+    else:
+        bits = np.asarray(checked_scalar("masked_fill", value, x._dtype)).view(
+            x._dtype.bits_dtype
+        )
+    result = allocate(broadcast_shapes("masked_fill", x._shape, mask._shape), x._dtype)
+    result.bits()[...] = np.where(mask.numpy(), bits, x.bits())
+    return result
+
+
+@op
+def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
+    """Return the int64 indices that sort a tensor along a dimension; see `sort`."""
+    return _sort("argsort", x, dim, checked_flag("argsort", "descending", descending))[1]
 
 
 @op

@@ -51,6 +51,9 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return result
 
 
+cat = concatenate  # PyTorch has both names
+
+
 @op
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Join tensors with the same shape and dtype along a new dimension."""
@@ -162,6 +165,45 @@ def expand(x: Tensor, *sizes: int | Sequence[int]) -> Tensor:
         checked_shape("expand", target), x._dtype.itemsize
     )  # raises if the address space is exceeded
     return x._view(target, broadcast_strides(x._shape, x.strides, target), x._offset)
+
+
+@op
+def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
+    """Repeat each element, or each index of a dimension, several times in a row.
+
+    repeat_interleave([a, b], 2) = [a, a, b, b]
+
+    Args:
+        x: A tensor of any dtype.
+        repeats: How often each index is repeated: an integer >= 0, or an integer tensor
+            with one element per index.
+        dim: The dimension. By default, the elements are repeated in row-major order, and
+            the result has one dimension.
+
+    Returns:
+        A new tensor with the dtype of `x`.
+
+    Raises:
+        ShapeError: If a number of repeats is negative or not an integer, or if there is
+            not one for each index.
+        IndexOutOfRangeError: If the dimension does not exist.
+    """
+    if dim is None:
+        x = x.reshape(x._size)
+        dim = 0
+    dim = resolve_dim("repeat_interleave", dim, len(x._shape))
+    size = x._shape[dim]
+    values = repeats.tolist() if isinstance(repeats, Tensor) else repeats
+    counts = checked_shape("repeat_interleave", values)
+    if len(counts) not in (1, size):
+        text = f"{len(counts)} and {size} (shape {list(x.shape)})"
+        raise ShapeError(
+            f"[repeat_interleave] len(repeats) must equal 1 or shape[{dim}]: {text}"
+        )
+    total = counts[0] * size if len(counts) == 1 else sum(counts)
+    result = allocate((*x._shape[:dim], total, *x._shape[dim + 1 :]), x._dtype)
+    result.bits()[...] = np.repeat(x.bits(), counts, dim)
+    return result
 
 
 def _as_tuple(values: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:

@@ -219,6 +219,7 @@ def _sigmoid(x: Array) -> Array:
 abs = unary_op(  # noqa: A001 (the field's word)
     Row("abs", np.absolute, in_own_dtype, "abs(x)", "the absolute value")
 )
+cos = unary_op(Row("cos", np.cos, in_float64, "cos(x)", "the cosine of an angle"))
 exp = unary_op(Row("exp", np.exp, in_float64, "e ** x", "the exponential"))
 log = unary_op(Row("log", np.log, in_float64, "ln(x)", "the natural logarithm"))
 neg = unary_op(Row("neg", np.negative, in_own_dtype, "-x", "the negative"))
@@ -228,6 +229,7 @@ rsqrt = unary_op(
 sigmoid = unary_op(
     Row("sigmoid", _sigmoid, in_float64, "1 / (1 + exp(-x))", "the logistic function")
 )
+sin = unary_op(Row("sin", np.sin, in_float64, "sin(x)", "the sine of an angle"))
 sqrt = unary_op(Row("sqrt", np.sqrt, in_float64, "sqrt(x)", "the square root"))
 tanh = unary_op(
     Row("tanh", np.tanh, in_float64, "1 - 2 / (exp(2 * x) + 1)", "the hyperbolic tangent")

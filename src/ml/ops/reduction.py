@@ -3,6 +3,7 @@
 Negative dimensions count from the end. `allclose` operates along all dimensions.
 """
 
+import builtins
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from .. import kernels
 from ..checks import (
     KERNEL_DTYPES,
     check_float,
+    check_indices,
     check_kind,
     check_ndim_at_least,
     checked_flag,
@@ -25,7 +27,7 @@ from ..checks import (
     rounded,
 )
 from ..dtype import DType, checked_number, dtype_named, float32, int32, int64
-from ..errors import ShapeError
+from ..errors import DTypeError, ShapeError, TensorError
 from ..kernels import lib
 from ..layout import checked_shape, resolve_dim
 from ..op import op
@@ -75,6 +77,94 @@ def mean(
     kept = checked_flag("mean", "keepdim", keepdim)
     count = np.float64(math.prod(x._shape[d] for d in dims))
     return _sum_wide("mean", lambda v: v.sum(dims, keepdims=kept) / count, x, None)
+
+
+@op
+def any(  # noqa: A001 (the field's word)
+    x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False
+) -> Tensor:
+    """Return whether any element is not zero: a bool tensor. See `sum` for the arguments.
+
+    NaN is not zero. The result is False if there are no elements.
+    """
+    return _truth("any", np.any, x, dim, keepdim)
+
+
+@op
+def all(  # noqa: A001 (the field's word)
+    x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False
+) -> Tensor:
+    """Return whether all elements are not zero: a bool tensor. See `any`.
+
+    The result is True if there are no elements.
+    """
+    return _truth("all", np.all, x, dim, keepdim)
+
+
+@op
+def norm(
+    x: Tensor,
+    p: float = 2.0,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+) -> Tensor:
+    """Return the vector norm of a real floating-point tensor. See `sum` for `dim`.
+
+    out = (sum_i abs(x[i]) ** p) ** (1 / p), in float64, rounded once; for p = inf, the
+    greatest magnitude, and for p = 0, the number of elements that are not zero
+
+    Raises:
+        DTypeError: If the tensor is not floating point, or if `p` is not a number.
+    """
+    check_float("norm", x)
+    order = checked_number("norm", p, float32)
+    dims = resolve_dims("norm", dim, x.ndim)
+    kept = checked_flag("norm", "keepdim", keepdim)
+
+    def of(values: Array) -> Any:
+        size = np.abs(values)
+        if math.isinf(order):
+            extreme = np.max if order > 0 else np.min
+            return extreme(
+                size, axis=dims, keepdims=kept, initial=0.0 if order > 0 else np.inf
+            )
+        if order == 0:
+            return (size != 0).sum(dims, keepdims=kept, dtype=np.float64)
+        if order == 2:
+            return np.sqrt((size * size).sum(dims, keepdims=kept))
+        return (size**order).sum(dims, keepdims=kept) ** (1 / order)
+
+    return _sum_wide("norm", of, x, None)
+
+
+@op
+def var(
+    x: Tensor,
+    dim: int | Sequence[int] | None = None,
+    *,
+    correction: int = 1,
+    keepdim: bool = False,
+) -> Tensor:
+    """Return the variance of a real floating-point tensor. See `sum` for `dim`.
+
+    out = sum_i (x[i] - mean(x)) ** 2 / (n - correction), in float64, rounded once
+
+    Args:
+        correction: 1 for the variance of a sample, 0 for the mean squared difference.
+    """
+    return _variance("var", x, (dim, correction, keepdim), lambda v: v)
+
+
+@op
+def std(
+    x: Tensor,
+    dim: int | Sequence[int] | None = None,
+    *,
+    correction: int = 1,
+    keepdim: bool = False,
+) -> Tensor:
+    """Return the standard deviation, the square root of the variance. See `var`."""
+    return _variance("std", x, (dim, correction, keepdim), np.sqrt)
 
 
 @op
@@ -233,6 +323,58 @@ def log_softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> T
 
 
 @op
+def cross_entropy(logits: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """Return how improbable the target classes are, in nats.
+
+    out[n] = -log_softmax(logits[n])[target[n]], in float64, rounded through float32
+
+    Args:
+        logits: A floating-point tensor [N, C], or [C] for one prediction.
+        target: An int32 or int64 tensor [N], or [] for one prediction, with values
+            `0 <= class < C`.
+        reduction: "mean" or "sum" over the predictions, or "none".
+
+    Returns:
+        A tensor without dimensions, or [N] with "none", with the dtype of `logits`.
+
+    Raises:
+        ShapeError: If `logits` does not have one more dimension than `target`.
+        DTypeError: If the logits are not floating point, or the targets not integers.
+        IndexOutOfRangeError: If a target is not a class.
+        TensorError: If `reduction` is unknown.
+    """
+    check_float("cross_entropy", logits)
+    if target._dtype not in (int32, int64):
+        raise DTypeError(
+            f"[cross_entropy] target.dtype must be int32 or int64: {target.dtype}"
+        )
+    if logits.ndim not in (1, 2) or logits._shape[:-1] != target._shape:
+        both = describe_operands(("logits", logits), ("target", target))
+        raise ShapeError(
+            f"[cross_entropy] logits.shape must equal [*target.shape, C]: {both}"
+        )
+    if reduction not in ("mean", "sum", "none"):
+        text = f"reduction must be 'mean', 'sum' or 'none': {reduction!r:.80}"
+        raise TensorError(f"[cross_entropy] {text}")
+    classes = target.numpy()
+    check_indices(
+        "cross_entropy", "target", classes, logits._shape[-1], ("logits", logits)
+    )
+    with np.errstate(all="ignore"):
+        values = logits.numpy().astype(np.float64)
+        values = values - values.max(-1, keepdims=True, initial=-np.inf)
+        picked = np.take_along_axis(values, classes[..., None], -1)[..., 0]
+        losses = np.log(np.exp(values).sum(-1)) - picked
+        if reduction == "none":
+            return rounded(losses, logits._dtype)
+        total = losses.sum()
+        return rounded(
+            total / np.float64(losses.size) if reduction == "mean" else total,
+            logits._dtype,
+        )
+
+
+@op
 def rms_norm(
     x: Tensor, weight: Tensor, eps: float, dtype: DType | str | None = None
 ) -> Tensor:
@@ -352,6 +494,41 @@ def _sum_wide(
             values.astype(np.complex64) if wide is np.complex128 else values
         )
     return result.to(target)
+
+
+def _truth(
+    op: str,
+    function: Callable[..., Any],
+    x: Tensor,
+    dim: int | Sequence[int] | None,
+    keepdim: bool,
+) -> Tensor:
+    dims = resolve_dims(op, dim, x.ndim)
+    kept = checked_flag(op, "keepdim", keepdim)
+    values = comparable(x) != 0
+    return Tensor.from_numpy(np.asarray(function(values, axis=dims, keepdims=kept)))
+
+
+def _variance(
+    op: str,
+    x: Tensor,
+    options: tuple[int | Sequence[int] | None, int, bool],
+    function: Callable[[Array], Any],
+) -> Tensor:
+    check_float(op, x)
+    dim, correction, keepdim = options
+    dims = resolve_dims(op, dim, x.ndim)
+    kept = checked_flag(op, "keepdim", keepdim)
+    less = checked_number(op, correction, float32)
+    count = np.float64(builtins.max(math.prod(x._shape[d] for d in dims) - less, 0.0))
+
+    def of(values: Array) -> Any:
+        size = np.float64(math.prod(x._shape[d] for d in dims))
+        means = values.sum(dims, keepdims=True) / size
+        differences = values - means
+        return function((differences * differences).sum(dims, keepdims=kept) / count)
+
+    return _sum_wide(op, of, x, None)
 
 
 def _extreme(

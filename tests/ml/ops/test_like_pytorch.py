@@ -2,6 +2,8 @@
 values.
 """
 
+import math
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from src.ml.ops.numpy_ops import (
     in_float64,
     in_own_dtype,
 )
-from tests.ml.op_checks import exact, sample
+from tests.ml.op_checks import exact, sample, strided
 
 torch = pytest.importorskip("torch", reason="needs the oracle extra")
 pytestmark = pytest.mark.oracle
@@ -88,6 +90,17 @@ CALLS = [
         for name in ("tril", "triu")
         for arguments in ((), (1,), (-1,))
     ],
+    *[
+        (name, arguments, "fb")  # PyTorch's result for uint8 is uint8
+        for name in ("any", "all")
+        for arguments in ((), (-1,), (0, True))
+    ],
+    *[("norm", arguments, "f") for arguments in ((), (2, -1), (1, 0), (math.inf, -1))],
+    *[(name, arguments, "f") for name in ("std", "var") for arguments in ((), (-1,))],
+    *[
+        ("repeat_interleave", arguments, "fibc")
+        for arguments in ((2,), (3, 0), (2, -1), (0, 0))
+    ],
     ("log_softmax", (-1,), "f"),
     ("softmax", (0,), "f"),
 ]
@@ -115,7 +128,7 @@ def test_ops_are_pytorchs(name, arguments, kinds):
             x = sample(shape, row)
             try:
                 other = getattr(torch, TORCH_NAMES.get(name, name))(theirs(x), *arguments)
-            except (RuntimeError, IndexError):
+            except (RuntimeError, IndexError, UserWarning):
                 continue  # PyTorch refuses the shape, or has not implemented the dtype
             mine = getattr(ml, name)(x, *arguments)
             if name in ORDERS and isinstance(mine, tuple) and row is not ml.float32:
@@ -188,3 +201,124 @@ def test_bfloat16_is_as_close_to_the_truth_as_in_pytorch():
             for y in (exact(mine), other.double().numpy())
         ]
         assert errors[0] <= errors[1] * 1.01
+
+
+INDICES = {
+    "rows by a tensor": lambda t: t.tensor([2, 0, 0, -1]),
+    "rows by a list": lambda t: [1, -1],
+    "no row": lambda t: [],
+    "columns": lambda t: (slice(None), [1, 2]),
+    "the last dimension": lambda t: (Ellipsis, t.tensor([[0], [1]])),
+    "a new dimension": lambda t: None,
+    "new dimensions": lambda t: (None, slice(0, 2), Ellipsis, None),
+    "elements": lambda t: ([0, 1], [2, 3]),
+    "elements that broadcast": lambda t: (t.tensor([[0], [1]]), t.tensor([2, 3])),
+    "indices with a slice between them": lambda t: ([0, 1], slice(None), [2, 3]),
+    "an integer and a list with a slice between them": lambda t: (0, slice(None), [2, 3]),
+    "a list and an integer with a slice between them": lambda t: ([1, 2], slice(None), 3),
+    "a list after a new dimension": lambda t: (None, [1, 2]),
+    "a mask of rows": lambda t: t.tensor([True, False, True]),
+    "a mask of columns": lambda t: (slice(None), t.tensor([True, False, True, False])),
+    "a mask of two dimensions": lambda t: t.ones(3, 4, dtype=t.bool),
+    "a mask and a list": lambda t: (t.tensor([True, False, True]), slice(None), [0, 1]),
+    "a list of bools": lambda t: [True, False, True],
+    "an integer of a tensor": lambda t: t.tensor(1),
+    "an integer of a tensor in a tuple": lambda t: (slice(None), t.tensor(-1)),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "complex64"])
+def test_an_index_selects_the_elements_that_it_selects_in_pytorch(name, dtype):
+    for x in (
+        sample((3, 4, 5), getattr(ml, dtype)),
+        strided((3, 4, 5), getattr(ml, dtype)),
+    ):
+        same(x[INDICES[name](ml)], theirs(x)[INDICES[name](torch)])
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_an_assignment_changes_the_elements_that_it_changes_in_pytorch(name):
+    x = sample((3, 4, 5))
+    other = theirs(x)
+    key = INDICES[name](ml)
+    x[key] = 7.0
+    other[INDICES[name](torch)] = 7.0
+    same(x, other)
+    value = sample(x[key].shape[-1:], seed=1)
+    x[key] = value
+    other[INDICES[name](torch)] = theirs(value)
+    same(x, other)
+
+
+def test_a_list_of_lists_is_a_tensor_of_indices_as_pytorch_announces():
+    x = sample((3, 4))
+    same(x[[[0, 1], [1, 0]]], theirs(x)[torch.tensor([[0, 1], [1, 0]])])
+
+
+def test_the_functions_that_a_pytorch_user_types_are_pytorchs():
+    functional = torch.nn.functional
+    x = sample((4, 6))
+    a = theirs(x)
+    same(ml.cat([x, x], dim=-1), torch.cat([a, a], dim=-1))
+    same(ml.cat((x, x)), torch.cat((a, a)))
+    same(ml.argsort(x, -1, True), torch.argsort(a, -1, True))
+    same(x.masked_fill(x > 0, -math.inf), a.masked_fill(a > 0, -math.inf))
+    same(x.masked_fill(x[0] > 0, 1), a.masked_fill(a[0] > 0, 1))
+    same(
+        ml.repeat_interleave(x, ml.tensor([0, 2, 1, 3]), 0),
+        torch.repeat_interleave(a, torch.tensor([0, 2, 1, 3]), 0),
+    )
+    for steps in (0, 1, 2, 11):
+        same(ml.linspace(-1, 3, steps), torch.linspace(-1, 3, steps))
+    for reduction in ("mean", "sum", "none"):
+        same(
+            ml.cross_entropy(x, ml.tensor([0, 5, 2, 2]), reduction=reduction),
+            functional.cross_entropy(a, torch.tensor([0, 5, 2, 2]), reduction=reduction),
+        )
+    same(
+        ml.cross_entropy(x[0], ml.tensor(3)),
+        functional.cross_entropy(a[0], torch.tensor(3)),
+    )
+    for correction in (0, 1, 2):
+        same(x.std(0, correction=correction), a.std(0, correction=correction))
+        same(x.var(correction=correction), a.var(correction=correction))
+    same(ml.get_rows(x, ml.tensor([3, 0])), functional.embedding(torch.tensor([3, 0]), a))
+    for name in ("float", "half", "bfloat16", "long", "bool"):
+        same(getattr(x, name)(), getattr(a, name)())
+    same((x * 9).int(), (a * 9).int())
+    assert (x.dim(), x.size(), x.size(-1), x.numel()) == (2, a.size(), 6, a.numel())
+    same(x.view(2, -1), a.view(2, -1))
+    for one, two in ((x > 0, x > 1), (ml.tensor([6, 3]), ml.tensor([3, 5]))):
+        p, q = theirs(one), theirs(two)
+        for mine, other in ((one & two, p & q), (one | two, p | q), (one ^ two, p ^ q)):
+            same(mine, other)
+        same(~one, ~p)
+    for value in (ml.tensor(0.123456), ml.tensor(7), ml.tensor(True)):
+        assert f"{value:>8}" == f"{theirs(value):>8}"
+    assert f"{ml.tensor(0.5):.3f}" == f"{torch.tensor(0.5):.3f}"
+    assert [*range(ml.tensor([3]))] == [*range(torch.tensor([3]))]
+
+
+def test_a_draw_has_the_probabilities_of_pytorchs():
+    weights = ml.tensor([[1.0, 0.0, 3.0, 4.0], [5.0, 1.0, 1.0, 1.0]])
+    for replacement in (True, False):
+        mine = ml.multinomial(
+            weights.repeat_interleave(20_000, 0), 2, replacement, ml.Generator(1)
+        )
+        torch.manual_seed(1)
+        other = torch.multinomial(
+            theirs(weights).repeat_interleave(20_000, 0), 2, replacement
+        )
+        assert (mine.shape, mine.dtype) == ((40_000, 2), ml.int64)
+        for rows in (slice(0, 20_000), slice(20_000, 40_000)):
+            for column in (0, 1):
+                shares = np.bincount(mine.numpy()[rows, column], minlength=4) / 20_000
+                expected = np.bincount(other.numpy()[rows, column], minlength=4) / 20_000
+                assert np.abs(shares - expected).max() < 0.02
+        assert replacement or (mine[:, 0] != mine[:, 1]).all()
+    assert ml.multinomial(weights[0], 3).shape == (3,)
+    seeds = [
+        ml.multinomial(weights[0], 1, generator=ml.Generator(5)).item() for _ in "ab"
+    ]
+    assert seeds[0] == seeds[1]
