@@ -319,6 +319,7 @@ OF_MODULES = {
     "ml/checks": "ml/test_refusals",
     "ml/hints": "ml/test_typed_cells",
     "ml/html": "ml/test_notebook_view",
+    "model/recording": "tools/test_notebooks",
     "model/saved_config": "model/test_saving",
     "model/families/llama": "model/test_args",
     "model/families/mistral": "model/test_args",

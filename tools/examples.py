@@ -1,5 +1,6 @@
 """Run the Python examples in the documentation, and compare their output."""
 
+import ast
 import contextlib
 import doctest
 import io
@@ -57,6 +58,23 @@ def examples(text: str, name: str) -> list[Example]:
     return found
 
 
+def run_cell(code: str, name: str, namespace: dict[str, object]) -> None:
+    """Run code, and print the value of its last expression as an interpreter does.
+
+    The code belongs to this repository.
+    """
+    tree = ast.parse(code, name)
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, name, "exec"), namespace)  # noqa: S102
+        return
+    tree.body.pop()
+    exec(compile(tree, name, "exec"), namespace)  # noqa: S102
+    value = eval(compile(ast.Expression(last.value), name, "eval"), namespace)  # noqa: S307
+    if value is not None:
+        print(repr(value))
+
+
 def run_examples(
     text: str, name: str, allowed: frozenset[str] = frozenset()
 ) -> list[Example]:
@@ -70,7 +88,6 @@ def run_examples(
     for example in done:
         code = "\n" * (example.code.line - 1) + example.code.text
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            # The pages belong to this repository.
-            exec(compile(code, name, "exec"), namespace)  # noqa: S102
+            run_cell(code, name, namespace)
         example.printed = printed.getvalue()
     return done

@@ -1,8 +1,8 @@
 """Update the generated parts of the documentation: `python -m tools.update_docs`.
 
 These are links to lines of code, generated blocks, the output of examples, the diagrams,
-the plots, and the explorer's page. `--check` writes nothing, and lists outdated files.
-Plots need the `docs` extra.
+the plots, the sessions in `notebooks/`, and the explorer's page. `--check` writes
+nothing, and lists outdated files. Plots need the `docs` extra.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .examples import KINDS, run_examples
+from .notebooks import current_notebooks
 from .pages import ROOT, PageError, documents, name_of
 from .plots import current_plots
 from .producers import current_text
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failures += 1
             print(error, file=sys.stderr)
     if not options.pages:
-        for file, text in current_pictures().items():
+        for file, text in (current_pictures() | current_notebooks()).items():
             failures += _update(file, text, options.check)
         failures += _update(PAGE, current_page(), options.check)  # it quotes chapter 14
     return 1 if failures else 0
