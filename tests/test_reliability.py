@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.csrc.guard_cases import CASES, calls_of
 from tests.hardening.fuzz.targets import TARGETS
 
 TESTS = Path(__file__).resolve().parent
@@ -79,3 +80,18 @@ def test_the_ledger_has_five_million_inputs_of_each_parser():
         inputs[target] += int(count)
     assert {name: inputs[name] for name in TARGETS if inputs[name] < 5_000_000} == {}
     assert set(inputs) == set(TARGETS)
+
+
+def test_the_table_of_calls_has_those_of_each_kernel():
+    levels = ("thorough", "few", "long")  # of guard pages, memcheck and ThreadSanitizer
+    calls = {
+        name: [sum(1 for _ in calls_of(case, level)) for level in levels]
+        for name, case in CASES.items()
+    }
+    sums = [sum(column) for column in zip(*calls.values(), strict=True)]
+    rows = [*calls.items(), (f"{len(calls)} kernels", sums)]
+    table = "\n".join(
+        f"| {name} | {' | '.join(f'{count:,}' for count in counts)} |"
+        for name, counts in rows
+    )
+    assert table in PAGE.read_text(encoding="utf-8"), f"write this table:\n{table}"
