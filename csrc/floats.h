@@ -197,3 +197,32 @@ INLINE float silu_f32(float x)
     const float e = exp_f32(-magnitude);
     return (x < 0.0f ? x * e : x) / (1.0f + e);
 }
+
+/* gelu(x) = x / 2 * (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2 / pi) * (x + 0.044715 x^3): the
+ * approximation of GELU by tanh (D. Hendrycks, K. Gimpel, 2016), computed like silu. */
+INLINE float gelu_f32(float x)
+{
+    const float inner = fused_multiply_add(0.044715f * x * x, x, x);
+    const float e = exp_f32(-float_of(bits_of(1.59576912160573f * inner) & 0x7FFFFFFFu));
+    return (x < 0.0f ? x * e : x) / (1.0f + e);
+}
+
+/* tanh(x), by a polynomial below 0.625 (coefficients of the Cephes library's tanhf, S. L. Moshier)
+ * and above as 1 - 2 exp(-2|x|) / (1 + exp(-2|x|)). The error is below 2 units in the last place.
+ */
+INLINE float tanh_f32(float x)
+{
+    const float magnitude = float_of(bits_of(x) & 0x7FFFFFFFu);
+    const float e = exp_f32(-2.0f * magnitude);
+    const float large = 1.0f - 2.0f * e / (1.0f + e);
+    const float square = magnitude * magnitude;
+    float p = fused_multiply_add(-5.70498872745e-3f, square, 2.06390887954e-2f);
+    p = fused_multiply_add(p, square, -5.37397155531e-2f);
+    p = fused_multiply_add(p, square, 1.33314422036e-1f);
+    p = fused_multiply_add(p, square, -3.33332819422e-1f);
+    const float small = fused_multiply_add(p * square, magnitude, magnitude);
+    return float_of(bits_of(magnitude < 0.625f ? small : large) | (bits_of(x) & 0x80000000u));
+}
+
+/* cap * tanh(x / cap): limits values to the range from -cap to cap. */
+INLINE float soft_cap_f32(float x, float cap) { return cap * tanh_f32(x / cap); }

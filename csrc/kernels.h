@@ -20,7 +20,7 @@
  *   - softmax computes exp(x[i] - max), sums them in the 16 lanes, and multiplies each by 1 / sum;
  *   - attention with finite keys and values has the bits of scores = batched_matmul(q, k), a
  *     multiplication by scale, softmax over the visible positions, and batched_matmul(weights, v),
- *     all in float32;
+ *     all in float32. Positions before a window are left out; their weights would be 0;
  *   - every other sum has the same 16 lanes, reduced in the same order;
  *   - a product with bfloat16 x runs in bfloat16 if bfloat16 represents the weight's elements
  *     exactly (PAIR_TYPES in dtypes.h), otherwise in float32. A product with float32 x runs in
@@ -92,7 +92,8 @@ typedef enum ElementwiseOp {
     OP_ADD = 0,
     OP_MULTIPLY = 1,
     OP_SILU = 2,
-    OP_SWIGLU = 3
+    OP_SWIGLU = 3,
+    OP_GEGLU = 4
 } ElementwiseOp;
 
 /* How a thread waits. WAITING_ADAPTIVE spins for a time that depends on how busy the processors
@@ -205,20 +206,26 @@ void rotary_reference(float *out, const float *x, const float *frequencies, ptrd
 void elementwise(void *out, const void *a, const void *b, ptrdiff_t n, ElementwiseOp op,
                  ElementType type, int threads);
 
+/* rows.c: limits each element to the range from -cap to cap. */
+void soft_cap(void *out, const void *x, ptrdiff_t n, float cap, ElementType type, int threads);
+
 /* attention.c: returns the bytes of scratch that attention needs for these sizes. */
 ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
-                                  ptrdiff_t h, ElementType type, int threads);
+                                  ptrdiff_t h, ptrdiff_t window, ElementType type, int threads);
 
-/* attention.c: computes the attention of queries over a cache. The usual scale is 1 / sqrt(h). */
+/* attention.c: computes the attention of queries over a cache. The usual scale is 1 / sqrt(h). A
+ * window, sinks or a soft cap are optional: 0 or NULL. */
 void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
-               const ptrdiff_t *blocks, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
-               ptrdiff_t h, ptrdiff_t C, float scale, ElementType type, int threads);
+               const ptrdiff_t *blocks, const float *sinks, ptrdiff_t T, ptrdiff_t start_pos,
+               ptrdiff_t H, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C, ptrdiff_t window, float scale,
+               float soft_cap, ElementType type, int threads);
 
 /* attention_reference.c: attention for float32, with the same bits. Keys and values
  * are stored by position. */
 void attention_reference(float *out, float *p, const float *xq, const float *keys,
-                         const float *values, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H,
-                         ptrdiff_t K, ptrdiff_t h, float scale);
+                         const float *values, const float *sinks, ptrdiff_t T, ptrdiff_t start_pos,
+                         ptrdiff_t H, ptrdiff_t K, ptrdiff_t h, ptrdiff_t window, float scale,
+                         float soft_cap);
 
 /* rows.c: writes the keys and values of T positions, starting at start_pos. */
 void write_cache(void *keys, void *values, const void *xk, const void *xv, const ptrdiff_t *blocks,
@@ -279,6 +286,7 @@ typedef struct RowKernels {
                        ptrdiff_t h, int halves, ElementType type);
     void (*elementwise_span)(void *out, const void *a, const void *b, ptrdiff_t n, ElementwiseOp op,
                              ElementType type);
+    void (*soft_cap_span)(void *out, const void *x, ptrdiff_t n, float cap, ElementType type);
     ptrdiff_t (*argmax_row)(const void *x, ptrdiff_t n, ElementType type);
     void (*convert_span)(void *out, const void *x, ptrdiff_t n, ElementType x_type,
                          ElementType out_type);

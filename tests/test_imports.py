@@ -321,6 +321,7 @@ OF_MODULES = {
     "ml/html": "ml/test_notebook_view",
     "model/recording": "tools/test_notebooks",
     "model/saved_config": "model/test_saving",
+    "model/windows": "model/test_attention_forms",
     "model/families/llama": "model/test_args",
     "model/families/mistral": "model/test_args",
     "model/families/phi3": "model/test_phi3",

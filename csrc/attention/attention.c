@@ -34,19 +34,28 @@ typedef struct Attention {
     const AttentionKernels *kernels;
     const char *xq, *keys, *values;
     const ptrdiff_t *blocks; /* blocks of the sequence in the cache, or NULL: in order */
+    const float *sinks;      /* [H], or NULL */
     char *out;
     ptrdiff_t start_pos, H, G, h;
+    ptrdiff_t window;     /* positions that a row sees at most */
     ptrdiff_t head_bytes; /* bytes per key/value head in the cache */
     ptrdiff_t words;      /* words per head and position */
     ptrdiff_t floats;     /* floats in a row's weighted sum */
     ElementType type;
     float scale;
+    float soft_cap; /* limit of the scaled scores, or 0 */
 } Attention;
+
+/* Positions of a block, begin <= s < end. There are none if end <= begin. */
+typedef struct Range {
+    ptrdiff_t begin, end;
+} Range;
 
 /* The division of the work, and the layout of the scratch. */
 typedef struct AttentionPlan {
     ptrdiff_t K, rows;    /* key/value heads; rows per key/value head */
-    ptrdiff_t blocks;     /* blocks that the last row sees */
+    ptrdiff_t first;      /* the first block that the first row sees */
+    ptrdiff_t blocks;     /* blocks from there to the last one that the last row sees */
     ptrdiff_t panels;     /* panels per unit */
     ptrdiff_t groups;     /* units per key/value head, if rows are split */
     int splits_positions; /* 1: units are blocks instead of groups of rows */
@@ -56,13 +65,15 @@ typedef struct AttentionPlan {
     ptrdiff_t head_floats; /* shared by threads, if positions are split */
 } AttentionPlan;
 
-/* A plan for more positions never needs less scratch. */
-static AttentionPlan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
-                               ptrdiff_t h, ElementType type, int threads)
+/* Plans the work for positions `begin` to `end`, which contain all that the rows see. A plan for
+ * more positions never needs less scratch. */
+static AttentionPlan make_plan(ptrdiff_t T, ptrdiff_t begin, ptrdiff_t end, ptrdiff_t H,
+                               ptrdiff_t K, ptrdiff_t h, ElementType type, int threads)
 {
-    const ptrdiff_t S = start_pos + T, sum = sum_floats(type, h);
-    AttentionPlan plan = {.K = K, .rows = T * (H / K), .blocks = ceil_div(S, ATTENTION_BLOCK)};
-    plan.workers = threads_for(T * H * S * h, MULTIPLY_ADDS_PER_THREAD, threads);
+    const ptrdiff_t sum = sum_floats(type, h);
+    AttentionPlan plan = {.K = K, .rows = T * (H / K), .first = begin / ATTENTION_BLOCK};
+    plan.blocks = ceil_div(end, ATTENTION_BLOCK) - plan.first;
+    plan.workers = threads_for(T * H * (end - begin) * h, MULTIPLY_ADDS_PER_THREAD, threads);
     /* If there are enough heads for all threads, heads are not split. Each thread then reads whole
      * heads, and does not wait for other threads before the end. */
     const int heads_suffice = K >= UNITS_PER_THREAD * plan.workers;
@@ -93,12 +104,23 @@ static AttentionPlan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, pt
     return plan;
 }
 
+/* The positions that a row sees at most, of S positions; a window of 0 does not limit them. */
+static ptrdiff_t most_seen(ptrdiff_t window, ptrdiff_t S)
+{
+    return window ? min_size(window, S) : S;
+}
+
 ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
-                                  ptrdiff_t h, ElementType type, int threads)
+                                  ptrdiff_t h, ptrdiff_t window, ElementType type, int threads)
 {
     if (T == 0 || H == 0 || h == 0)
         return LINE;
-    const AttentionPlan plan = make_plan(T, start_pos, H, K, h, type, threads);
+    /* With a window, the first position may be in the middle of a block, so that the positions that
+     * the rows see are in one block more than from the beginning of a sequence. */
+    const ptrdiff_t S = start_pos + T;
+    const ptrdiff_t seen = min_size(S, most_seen(window, S) + T - 1);
+    const ptrdiff_t end = seen < S ? min_size(S, seen + ATTENTION_BLOCK - 1) : S;
+    const AttentionPlan plan = make_plan(T, 0, end, H, K, h, type, threads);
     const ptrdiff_t floats = plan.workers * plan.thread_floats + K * plan.head_floats;
     return floats * (ptrdiff_t)sizeof(float) + LINE;
 }
@@ -117,10 +139,30 @@ static void count_seen(const Attention *a, ptrdiff_t row, ptrdiff_t rows, ptrdif
         seen[r] = a->start_pos + (row + r) / a->G + 1;
 }
 
-/* The number of positions in a block that a row sees, or a number <= 0 if it sees none. */
-static ptrdiff_t visible(ptrdiff_t seen, ptrdiff_t block)
+/* The positions of a block that a row sees: the last `window` positions before `seen`. */
+static Range visible(const Attention *a, ptrdiff_t seen, ptrdiff_t block)
 {
-    return min_size(seen - block * ATTENTION_BLOCK, ATTENTION_BLOCK);
+    const ptrdiff_t start = block * ATTENTION_BLOCK, first = seen - a->window - start;
+    return (Range){first > 0 ? first : 0, min_size(seen - start, ATTENTION_BLOCK)};
+}
+
+static int is_empty(Range range) { return range.end <= range.begin; }
+
+/* The first block that a row sees. */
+static ptrdiff_t first_block(const Attention *a, ptrdiff_t seen)
+{
+    return seen > a->window ? (seen - a->window) / ATTENTION_BLOCK : 0;
+}
+
+/* The first position of the lanes that contain a position. */
+static ptrdiff_t whole_lanes(ptrdiff_t position) { return position / LANES * LANES; }
+
+/* The positions of a block that at least one row of a panel sees: the window moves from row to
+ * row, so they begin with the first row that sees any and end with the last one. */
+static Range visible_to_panel(const Attention *a, int rows, const ptrdiff_t *seen, ptrdiff_t block)
+{
+    const Range first = visible(a, seen[0], block), last = visible(a, seen[rows - 1], block);
+    return (Range){first.begin, last.end};
 }
 
 static int panel_rows(ptrdiff_t row, ptrdiff_t end)
@@ -152,20 +194,29 @@ static void pack_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t h
     }
 }
 
+/* The score of a sink, or -Inf without sinks. It is neither scaled nor capped. */
+static float sink_of(const Attention *a, ptrdiff_t head, ptrdiff_t row)
+{
+    return a->sinks ? a->sinks[head * a->G + row % a->G] : -INFINITY;
+}
+
 /*
- * Computes the scores of a panel's rows for a block, and updates the maximum of each row. The
- * scores of keys that a row does not see are computed but not used.
+ * Computes the scores of a panel's rows for a block, and updates the maximum of each row. The keys
+ * before the first visible group of 16 positions are not read. The scores of other keys that a row
+ * does not see are computed but not used.
  */
 static void score_block(const Attention *a, const float *panel, ptrdiff_t head, int rows,
                         const ptrdiff_t *seen, ptrdiff_t block, float *scores, float *largest)
 {
-    const ptrdiff_t positions = visible(seen[rows - 1], block);
-    if (positions <= 0)
+    const Range positions = visible_to_panel(a, rows, seen, block);
+    if (is_empty(positions))
         return;
     const ptrdiff_t most = element_words(a->type, ATTENTION_BLOCK);
-    const ptrdiff_t groups = ceil_div(positions, LANES);
-    const char *keys = a->keys + block_offset(a, head, block);
-    a->kernels->multiply_chains(scores, panel, keys, rows, groups, min_size(most, a->words),
+    const ptrdiff_t begin = whole_lanes(positions.begin);
+    const ptrdiff_t groups = ceil_div(positions.end - begin, LANES);
+    const char *keys = a->keys + block_offset(a, head, block) + begin * a->words * 4;
+    float *visible_scores = scores + begin;
+    a->kernels->multiply_chains(visible_scores, panel, keys, rows, groups, min_size(most, a->words),
                                 a->words, a->type);
     for (ptrdiff_t w = most; w < a->words; w += most) {
         float sums[PANEL_TOKENS * ATTENTION_BLOCK];
@@ -174,48 +225,101 @@ static void score_block(const Attention *a, const float *panel, ptrdiff_t head, 
                                     min_size(most, a->words - w), a->words, a->type);
         for (int r = 0; r < rows; r++)
             for (ptrdiff_t s = 0; s < groups * LANES; s++)
-                scores[r * ATTENTION_BLOCK + s] += sums[r * ATTENTION_BLOCK + s];
+                visible_scores[r * ATTENTION_BLOCK + s] += sums[r * ATTENTION_BLOCK + s];
     }
     for (int r = 0; r < rows; r++) {
-        const ptrdiff_t count = visible(seen[r], block);
-        if (count > 0)
-            a->kernels->raise_largest(scores + r * ATTENTION_BLOCK, largest + r * LANES, count);
+        const Range own = visible(a, seen[r], block);
+        if (is_empty(own))
+            continue;
+        float *row = scores + r * ATTENTION_BLOCK;
+        const ptrdiff_t start = whole_lanes(own.begin);
+        if (a->soft_cap > 0.0f)
+            a->kernels->cap_scores(row + start, own.end - start, a->scale, a->soft_cap);
+        for (ptrdiff_t s = start; s < own.begin; s++)
+            row[s] = -INFINITY;
+        a->kernels->raise_largest(row + start, largest + r * LANES, own.end - start);
     }
 }
 
+/* The factor of the scores in the exponentials. Capped scores are scaled already. */
+static float remaining_scale(const Attention *a) { return a->soft_cap > 0.0f ? 1.0f : a->scale; }
+
+/* The maximum of a row's scaled scores and of its sink. The maximum of the scaled scores equals the
+ * scaled maximum of the scores. */
+static float row_maximum(const Attention *a, const float *largest, float sink)
+{
+    const float maximum = largest_lane(largest) * remaining_scale(a);
+    return sink > maximum ? sink : maximum;
+}
+
+/* Sets the lanes of a sum to the exponential of the sink, which is in lane 0 as if it was a
+ * position before the first one. */
+static void begin_sums(const Attention *a, float *sums, float sink, float maximum)
+{
+    memset(sums, 0, LANES * sizeof(float));
+    if (a->sinks)
+        sums[0] = exp_f32(sink - maximum);
+}
+
 /* Replaces the scores of a row in a block by their exponentials, and adds the exponentials to the
- * lanes of their sum. The maximum of the scaled scores equals the scaled maximum of the scores. */
+ * lanes of their sum. */
 static void exponentiate_block(const Attention *a, ptrdiff_t seen, ptrdiff_t block, float maximum,
                                float *scores, float *sums)
 {
-    const ptrdiff_t count = visible(seen, block);
-    if (count > 0)
-        a->kernels->exponentiate(scores, sums, count, a->scale, maximum);
+    const Range own = visible(a, seen, block);
+    const ptrdiff_t start = whole_lanes(own.begin);
+    if (!is_empty(own))
+        a->kernels->exponentiate(scores + start, sums, own.end - start, remaining_scale(a),
+                                 maximum);
+}
+
+/* Adds the weighted values of some positions of a block. */
+static void add_values(const Attention *a, const char *values, int rows, Range range,
+                       const float *scores, float *sums)
+{
+    if (!is_empty(range))
+        a->kernels->sum_values(sums, scores + range.begin, values + range.begin * a->words * 4,
+                               rows, range.end - range.begin, a->words, a->floats, a->type);
 }
 
 /*
  * Normalizes the exponentials of a panel to weights, and adds the weighted values of a block.
- * Values that a row does not see are not read.
+ * Values that a row does not see are not read. Each row adds in the order of positions: those that
+ * later rows do not see any more, those that all rows see, and those that earlier rows do not see
+ * yet.
  */
 static void weigh_block(const Attention *a, ptrdiff_t head, int rows, const ptrdiff_t *seen,
                         ptrdiff_t block, float *scores, const float *factors, float *sums)
 {
-    const ptrdiff_t positions = visible(seen[rows - 1], block);
-    int first = 0;
-    while (visible(seen[first], block) <= 0)
+    Range own[PANEL_TOKENS];
+    for (int r = 0; r < rows; r++)
+        own[r] = visible(a, seen[r], block);
+    int first = 0, end = rows;
+    while (first < end && is_empty(own[first]))
         first++;
-    for (int r = first; r < rows; r++)
-        a->kernels->normalize_row(scores + r * ATTENTION_BLOCK, visible(seen[r], block),
-                                  factors[r]);
+    while (first < end && is_empty(own[end - 1]))
+        end--;
     memset(sums, 0, (size_t)(rows * a->floats) * sizeof(float));
+    if (first == end)
+        return;
+    for (int r = first; r < end; r++)
+        a->kernels->normalize_row(scores + r * ATTENTION_BLOCK + own[r].begin,
+                                  own[r].end - own[r].begin, factors[r]);
     const char *values = a->values + block_offset(a, head, block);
-    const ptrdiff_t common = visible(seen[first], block);
-    a->kernels->sum_values(sums + first * a->floats, scores + first * ATTENTION_BLOCK, values,
-                           rows - first, common, a->words, a->floats, a->type);
-    for (int r = first + 1; r < rows && common < positions; r++)
-        a->kernels->sum_values(sums + r * a->floats, scores + r * ATTENTION_BLOCK + common,
-                               values + common * a->words * 4, 1, visible(seen[r], block) - common,
-                               a->words, a->floats, a->type);
+    const Range common = {own[end - 1].begin, own[first].end};
+    if (is_empty(common)) {
+        for (int r = first; r < end; r++)
+            add_values(a, values, 1, own[r], scores + r * ATTENTION_BLOCK, sums + r * a->floats);
+        return;
+    }
+    for (int r = first; r < end; r++)
+        add_values(a, values, 1, (Range){own[r].begin, common.begin}, scores + r * ATTENTION_BLOCK,
+                   sums + r * a->floats);
+    add_values(a, values, end - first, common, scores + first * ATTENTION_BLOCK,
+               sums + first * a->floats);
+    for (int r = first; r < end; r++)
+        add_values(a, values, 1, (Range){common.end, own[r].end}, scores + r * ATTENTION_BLOCK,
+                   sums + r * a->floats);
 }
 
 static void add_sums(float *totals, const float *sums, ptrdiff_t count)
@@ -239,29 +343,33 @@ static void attend_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t
     pack_rows(a, plan, head, row, end, scratch);
     for (ptrdiff_t i = 0; i < rows * LANES; i++)
         lanes[i] = -INFINITY;
-    const ptrdiff_t blocks = ceil_div(seen[rows - 1], ATTENTION_BLOCK);
-    for (ptrdiff_t block = 0; block < blocks; block++)
+    const ptrdiff_t first = first_block(a, seen[0]);
+    const ptrdiff_t end_block = ceil_div(seen[rows - 1], ATTENTION_BLOCK);
+    for (ptrdiff_t block = first; block < end_block; block++)
         for (ptrdiff_t r = 0; r < rows; r += PANEL_TOKENS)
             score_block(a, scratch + r / PANEL_TOKENS * plan->panel_floats, head,
                         panel_rows(r, rows), seen + r, block,
-                        scores + block * stride + r * ATTENTION_BLOCK, lanes + r * LANES);
-    for (ptrdiff_t r = 0; r < rows; r++)
-        factors[r] = largest_lane(lanes + r * LANES) * a->scale;
-    memset(lanes, 0, (size_t)(rows * LANES) * sizeof(float));
-    for (ptrdiff_t block = 0; block < blocks; block++)
+                        scores + (block - first) * stride + r * ATTENTION_BLOCK, lanes + r * LANES);
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        const float sink = sink_of(a, head, row + r);
+        factors[r] = row_maximum(a, lanes + r * LANES, sink);
+        begin_sums(a, lanes + r * LANES, sink, factors[r]);
+    }
+    for (ptrdiff_t block = first; block < end_block; block++)
         for (ptrdiff_t r = 0; r < rows; r++)
             exponentiate_block(a, seen[r], block, factors[r],
-                               scores + block * stride + r * ATTENTION_BLOCK, lanes + r * LANES);
+                               scores + (block - first) * stride + r * ATTENTION_BLOCK,
+                               lanes + r * LANES);
     for (ptrdiff_t r = 0; r < rows; r++)
         factors[r] = 1.0f / reduce_lanes(lanes + r * LANES);
     memset(totals, 0, (size_t)(rows * a->floats) * sizeof(float));
-    for (ptrdiff_t block = 0; block < blocks; block++)
+    for (ptrdiff_t block = first; block < end_block; block++)
         for (ptrdiff_t r = 0; r < rows; r += PANEL_TOKENS) {
             const int count = panel_rows(r, rows);
-            if (visible(seen[r + count - 1], block) <= 0)
+            if (is_empty(visible_to_panel(a, count, seen + r, block)))
                 continue;
             weigh_block(a, head, count, seen + r, block,
-                        scores + block * stride + r * ATTENTION_BLOCK, factors + r, sums);
+                        scores + (block - first) * stride + r * ATTENTION_BLOCK, factors + r, sums);
             add_sums(totals + r * a->floats, sums, count * a->floats);
         }
     for (ptrdiff_t r = 0; r < rows; r++)
@@ -314,19 +422,21 @@ static SharedHead shared_head(const AttentionPass *pass, ptrdiff_t head)
 
 /* Computes the exponentials of one row of a head, whose scores must be complete. */
 static void exponentiate_split_row(const AttentionPass *pass, const SharedHead *shared,
-                                   ptrdiff_t row)
+                                   ptrdiff_t head, ptrdiff_t row)
 {
     const AttentionPlan *plan = pass->plan;
-    float largest[LANES], sums[LANES] = {0};
+    float largest[LANES], sums[LANES];
     memcpy(largest, shared->largest + row * LANES, sizeof largest);
     for (ptrdiff_t block = 1; block < plan->blocks; block++) {
         const float *of_block = shared->largest + (block * plan->rows + row) * LANES;
         for (int l = 0; l < LANES; l++)
             largest[l] = of_block[l] > largest[l] ? of_block[l] : largest[l];
     }
-    const float maximum = largest_lane(largest) * pass->a->scale;
+    const float sink = sink_of(pass->a, head, row);
+    const float maximum = row_maximum(pass->a, largest, sink);
+    begin_sums(pass->a, sums, sink, maximum);
     for (ptrdiff_t block = 0; block < plan->blocks; block++)
-        exponentiate_block(pass->a, pass->seen[row], block, maximum,
+        exponentiate_block(pass->a, pass->seen[row], plan->first + block, maximum,
                            shared->scores + (block * plan->rows + row) * ATTENTION_BLOCK, sums);
     shared->factors[row] = 1.0f / reduce_lanes(sums);
 }
@@ -349,11 +459,11 @@ static void score_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread
             largest[i] = -INFINITY;
         for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS)
             score_block(pass->a, panels + r / PANEL_TOKENS * plan->panel_floats, head,
-                        panel_rows(r, plan->rows), pass->seen + r, block,
+                        panel_rows(r, plan->rows), pass->seen + r, plan->first + block,
                         scores + r * ATTENTION_BLOCK, largest + r * LANES);
         if (atomic_fetch_sub(shared.unscored, 1) == 1)
             for (ptrdiff_t row = 0; row < plan->rows; row++)
-                exponentiate_split_row(pass, &shared, row);
+                exponentiate_split_row(pass, &shared, head, row);
     }
 }
 
@@ -363,8 +473,10 @@ static void add_row(const AttentionPass *pass, const SharedHead *shared, ptrdiff
 {
     const Attention *a = pass->a;
     memset(totals, 0, (size_t)a->floats * sizeof(float));
-    for (ptrdiff_t block = 0; visible(pass->seen[row], block) > 0; block++)
-        add_sums(totals, shared->sums + (block * pass->plan->rows + row) * a->floats, a->floats);
+    for (ptrdiff_t block = 0; block < pass->plan->blocks; block++)
+        if (!is_empty(visible(a, pass->seen[row], pass->plan->first + block)))
+            add_sums(totals, shared->sums + (block * pass->plan->rows + row) * a->floats,
+                     a->floats);
     a->kernels->finish_row(a->out + row_offset(a, head, row), totals, a->h, a->type);
 }
 
@@ -380,8 +492,8 @@ static void weigh_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread
         for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS) {
             const int rows = panel_rows(r, plan->rows);
             const ptrdiff_t row = block * plan->rows + r;
-            if (visible(pass->seen[r + rows - 1], block) > 0)
-                weigh_block(pass->a, head, rows, pass->seen + r, block,
+            if (!is_empty(visible_to_panel(pass->a, rows, pass->seen + r, plan->first + block)))
+                weigh_block(pass->a, head, rows, pass->seen + r, plan->first + block,
                             shared.scores + row * ATTENTION_BLOCK, shared.factors + r,
                             shared.sums + row * pass->a->floats);
         }
@@ -393,8 +505,8 @@ static void weigh_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread
 
 /*
  * attention: out[t, i, :] = sum over s of p[s] * v[s, j, :],
- *            p = softmax over s of (scale * xq[t, i, :] . k[s, j, :]), for s <= start_pos + t,
- *            with j = i / (H / K)
+ *            p = softmax over s of cap(scale * xq[t, i, :] . k[s, j, :]),
+ *            for start_pos + t - window < s <= start_pos + t, with j = i / (H / K)
  *
  *   xq       [T, H, h]              bfloat16 or float32
  *   keys     [K, C/16, words, 16]   the same type; a word of 4 bytes is one float32 or two bfloat16
@@ -402,11 +514,15 @@ static void weigh_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread
  *   values   [K, C, h]              the same type
  *   blocks   [start_pos + T in blocks]  block b of the sequence is block blocks[b] of the cache; or
  *                                   NULL if the blocks are in order, starting with the first
+ *   sinks    [H]                    float32 scores that take part in the softmax of a head without
+ *                                   a value, as if they were a position before the first; or NULL
  *   out      [T, H, h]              the same type
  *   scratch  attention_scratch_bytes(...)
  *
- * Scores and weights are float32. The result has the bits of batched_matmul, a multiplication by
- * scale, softmax and batched_matmul with values widened to float32.
+ * window is 0 if a token sees all earlier positions; cap(x) is soft_cap * tanh(x / soft_cap), or x
+ * if soft_cap is 0. Scores and weights are float32. The result has the bits of batched_matmul, a
+ * multiplication by scale, softmax and batched_matmul with values widened to float32. Sums over
+ * positions keep the blocks and lanes of the positions in the sequence, wherever a window begins.
  * Threads take groups of rows. If there are few rows (decoding) and few heads, they take blocks of
  * positions: first to compute the scores and, once the rows are normalized, to compute the weighted
  * values.
@@ -415,19 +531,24 @@ static void weigh_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread
  * do not overlap any other argument.
  */
 void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
-               const ptrdiff_t *blocks, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
-               ptrdiff_t h, ptrdiff_t C, float scale, ElementType type, int threads)
+               const ptrdiff_t *blocks, const float *sinks, ptrdiff_t T, ptrdiff_t start_pos,
+               ptrdiff_t H, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C, ptrdiff_t window, float scale,
+               float soft_cap, ElementType type, int threads)
 {
     if (T == 0 || H == 0 || h == 0)
         return;
-    const AttentionPlan plan = make_plan(T, start_pos, H, K, h, type, threads);
+    const ptrdiff_t S = start_pos + T, seen = most_seen(window, S);
+    const ptrdiff_t begin = start_pos + 1 > seen ? start_pos + 1 - seen : 0;
+    const AttentionPlan plan = make_plan(T, begin, S, H, K, h, type, threads);
     const Attention a = {.kernels = kernel_set()->attention,
                          .xq = xq,
                          .keys = keys,
                          .values = values,
                          .blocks = blocks,
+                         .sinks = sinks,
                          .out = out,
                          .start_pos = start_pos,
+                         .window = seen,
                          .H = H,
                          .G = H / K,
                          .h = h,
@@ -435,7 +556,8 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
                          .words = element_words(type, h),
                          .floats = sum_floats(type, h),
                          .type = type,
-                         .scale = scale};
+                         .scale = scale,
+                         .soft_cap = soft_cap};
     float *lines = (float *)align_to_line(scratch);
     AttentionPass pass = {&a, &plan, lines, lines + plan.workers * plan.thread_floats, {0}};
     if (!plan.splits_positions) {

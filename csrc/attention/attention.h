@@ -31,6 +31,8 @@ typedef struct AttentionKernels {
     void (*multiply_chains)(float *sums, const float *panel, const char *columns, int rows,
                             ptrdiff_t groups, ptrdiff_t words, ptrdiff_t group_words,
                             ElementType type);
+    /* scores[s] = cap * tanh(scores[s] * scale / cap). */
+    void (*cap_scores)(float *scores, ptrdiff_t count, float scale, float cap);
     /* Updates `largest`, one maximum per lane, with a row's scores in a block. */
     void (*raise_largest)(float *scores, float *largest, ptrdiff_t count);
     /* scores[s] = exp(scores[s] * scale - maximum). Also adds the results to

@@ -49,6 +49,12 @@ INLINE void exponentiate_row(float *restrict scores, float *restrict sums, ptrdi
     add_lanes(scores, padded, sums);
 }
 
+static void cap_scores(float *scores, ptrdiff_t count, float scale, float cap)
+{
+    for (ptrdiff_t s = 0; s < count; s++)
+        scores[s] = soft_cap_f32(scores[s] * scale, cap);
+}
+
 static void normalize_row(float *weights, ptrdiff_t count, float factor)
 {
     for (ptrdiff_t s = 0; s < count; s++)

@@ -203,6 +203,10 @@ static inline void apply(float *restrict a, const float *restrict b, ptrdiff_t n
         for (ptrdiff_t i = 0; i < n; i++)
             a[i] = silu_f32(a[i]) * b[i];
         break;
+    case OP_GEGLU:
+        for (ptrdiff_t i = 0; i < n; i++)
+            a[i] = gelu_f32(a[i]) * b[i];
+        break;
     }
 }
 
@@ -226,6 +230,17 @@ static inline void convert_span(void *out, const void *x, ptrdiff_t n, ElementTy
     FOR_EACH_BLOCK (start, count, n) {
         widen(block, element_at(x, x_type, start), count, x_type);
         narrow(output_at(out, out_type, start), block, count, out_type);
+    }
+}
+
+static inline void soft_cap_span(void *out, const void *x, ptrdiff_t n, float cap, ElementType type)
+{
+    float block[BLOCK];
+    FOR_EACH_BLOCK (start, count, n) {
+        widen(block, element_at(x, type, start), count, type);
+        for (ptrdiff_t i = 0; i < count; i++)
+            block[i] = soft_cap_f32(block[i], cap);
+        narrow(output_at(out, type, start), block, count, type);
     }
 }
 

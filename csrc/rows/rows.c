@@ -25,6 +25,7 @@ typedef struct Rows {
     ptrdiff_t n;                    /* elements per row, or for spans, elements in total */
     ElementType x_type, y_type;     /* types of x and y */
     ElementType out_type;           /* type of the results, or for quantize, the format */
+    float cap;                      /* soft_cap: the limit */
     float eps;                      /* rms_norm: added to the mean square */
     ElementwiseOp op;               /* elementwise */
     ptrdiff_t heads, h;             /* rotary, write_cache: heads per token; elements per head */
@@ -167,8 +168,8 @@ static void elementwise_unit(void *work, ptrdiff_t unit, int thread)
 }
 
 /*
- * elementwise: out[i] = a[i] + b[i] | a[i] * b[i] | silu(a[i]) | silu(a[i]) * b[i]
- * with silu(x) = x / (1 + exp(-x))
+ * elementwise: out[i] = a[i] + b[i] | a[i] * b[i] | silu(a[i]) | silu(a[i]) * b[i] |
+ * gelu(a[i]) * b[i], with silu(x) = x / (1 + exp(-x)) and GELU approximated by tanh
  *
  *   a, b  [n]  bfloat16 or float32; b is not read (and may be null) for silu
  *   out   [n]  the type of a; may be a or b itself
@@ -183,6 +184,33 @@ void elementwise(void *out, const void *a, const void *b, ptrdiff_t n, Elementwi
     work.x_type = type;
     const int workers = threads_for(n, ELEMENTS_PER_THREAD, threads);
     run_units(&work, elementwise_unit, ceil_div(n, SPAN), 1, workers);
+}
+
+static void soft_cap_unit(void *work, ptrdiff_t unit, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    const ptrdiff_t start = unit * SPAN, at = start * type_bytes(w->x_type);
+    w->kernels->soft_cap_span(w->out + at, w->x + at, min_size(SPAN, w->n - start), w->cap,
+                              w->x_type);
+}
+
+/*
+ * soft_cap: out[i] = cap * tanh(x[i] / cap)
+ *
+ *   x    [n]  bfloat16 or float32
+ *   out  [n]  the type of x; may be x itself
+ *
+ * Results are computed in float32 and rounded once. The caller checks that cap > 0. Threads take
+ * spans of elements.
+ */
+void soft_cap(void *out, const void *x, ptrdiff_t n, float cap, ElementType type, int threads)
+{
+    Rows work = {.kernels = kernel_set()->rows, .out = out, .x = x, .n = n};
+    work.cap = cap;
+    work.x_type = type;
+    const int workers = threads_for(n, ELEMENTS_PER_THREAD, threads);
+    run_units(&work, soft_cap_unit, ceil_div(n, SPAN), 1, workers);
 }
 
 static void convert_unit(void *work, ptrdiff_t unit, int thread)

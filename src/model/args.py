@@ -180,6 +180,11 @@ class ModelArgs:
         return range(self.n_layers)
 
     @property
+    def windows(self) -> Sequence[int | None]:
+        """Return, for each layer, the number of positions that a token sees, or None."""
+        return [None] * self.n_layers
+
+    @property
     def tensor_rows(self) -> tuple[TensorRow, ...]:
         """Return the rows for all tensors, as defined in `checkpoint/names.py`."""
         return rows_of(self.n_layers, self.layer_rows, self.biases)

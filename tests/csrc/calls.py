@@ -144,15 +144,34 @@ def rotary_reference(
     lib.rotary_reference(pointer(out), pointer(x), pointer(frequencies), *x.shape, halves)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """The optional arguments of attention: none of them by default."""
+
+    window: int = 0
+    sinks: Array | None = None
+    soft_cap: float = 0.0
+
+
+NO_LIMITS = Limits()
+
+
 def attention_reference(
-    xq: Array, keys: Array, values: Array, start_pos: int, weights: Array, out: Array
+    xq: Array,
+    keys: Array,
+    values: Array,
+    start_pos: int,
+    weights: Array,
+    out: Array,
+    limits: Limits = NO_LIMITS,
 ) -> None:
     """Attend to keys and values [S, K, h]; `weights` is scratch for S positions."""
     T, H, h = xq.shape
     K = keys.shape[1]
     lib.attention_reference(
-        pointer(out), pointer(weights), pointer(xq), pointer(keys), pointer(values), T, start_pos,
-        H, K, h, 1 / math.sqrt(h or 1),
+        pointer(out), pointer(weights), pointer(xq), pointer(keys), pointer(values),
+        pointer(limits.sinks), T, start_pos, H, K, h, limits.window,
+        1 / math.sqrt(h or 1), limits.soft_cap,
     )  # fmt: skip
 
 
@@ -207,12 +226,19 @@ def rotary(x: Operand, frequencies: Operand, out: Operand, halves: bool = False)
 
 
 def elementwise(op: str, a: Operand, b: Operand | None, out: Operand) -> None:
-    """out[i] = op(a[i], b[i]); the op is add, multiply, silu (of a alone) or swiglu."""
+    """out[i] = op(a[i], b[i]); the op is add, multiply, silu (of a alone), swiglu or
+    geglu.
+    """
     kind = getattr(lib, f"OP_{op.upper()}")
     size = array_of(out).size
     lib.elementwise(
         pointer(out), pointer(a), pointer(b), size, kind, code(out), get_num_threads()
     )
+
+
+def soft_cap(x: Operand, cap: float, out: Operand) -> None:
+    size = array_of(x).size
+    lib.soft_cap(pointer(out), pointer(x), size, cap, code(x), get_num_threads())
 
 
 def argmax(x: Operand, out: Operand) -> None:
@@ -279,7 +305,13 @@ def write_cache(cache: Cache, start_pos: int, xk: Operand, xv: Operand) -> None:
     )  # fmt: skip
 
 
-def attention(xq: Operand, cache: Cache, start_pos: int, out: Operand) -> None:
+def attention(
+    xq: Operand,
+    cache: Cache,
+    start_pos: int,
+    out: Operand,
+    limits: Limits = NO_LIMITS,
+) -> None:
     (T, H, h) = array_of(xq).shape
     threads = get_num_threads()
     kind = code(xq)
@@ -287,18 +319,25 @@ def attention(xq: Operand, cache: Cache, start_pos: int, out: Operand) -> None:
     scale = 1 / math.sqrt(h or 1)
     lib.attention(
         pointer(out),
-        scratch(lib.attention_scratch_bytes(T, start_pos, H, K, h, kind, threads)),
+        scratch(
+            lib.attention_scratch_bytes(
+                T, start_pos, H, K, h, limits.window, kind, threads
+            )
+        ),
         pointer(xq),
         pointer(cache.keys),
         pointer(cache.values),
         ffi.NULL,
+        pointer(limits.sinks),
         T,
         start_pos,
         H,
         K,
         h,
         C,
+        limits.window,
         scale,
+        limits.soft_cap,
         kind,
         threads,
     )

@@ -222,7 +222,10 @@ def run_attention_reference(memory: Memory, T: int, start_pos: int, half: int) -
         filled(memory, (T, K * G, 2 * half), f32),
         memory.array((T, K * G, 2 * half), f32),
     )
-    calls.attention_reference(xq, keys, values, start_pos, memory.array((S,), f32), out)
+    scratch = memory.array((S,), f32)
+    limits = calls.Limits(max(1, S // 2), filled(memory, (K * G,), f32), 3.0)
+    for each in (calls.NO_LIMITS, limits):
+        calls.attention_reference(xq, keys, values, start_pos, scratch, out, each)
 
 
 def run_batched_matmul(
@@ -260,6 +263,10 @@ def run_elementwise(memory: Memory, op: str, dtype: Any, n: int) -> None:
     a = filled(memory, (n,), dtype)
     b = filled(memory, (n,), dtype) if op != "silu" else None
     calls.elementwise(op, a, b, memory.array((n,), dtype))
+
+
+def run_soft_cap(memory: Memory, dtype: Any, n: int) -> None:
+    calls.soft_cap(filled(memory, (n,), dtype), 3.0, memory.array((n,), dtype))
 
 
 def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
@@ -308,7 +315,10 @@ def run_attention(
     cache = cache_in(memory, start + T, K, h, dtype)
     shape = (T, H, h)
     out = memory.array(shape, dtype)
-    calls.attention(filled(memory, shape, dtype), cache, start, out)
+    xq = filled(memory, shape, dtype)
+    limits = calls.Limits(positions // 2 + 1, filled(memory, (H,), f32), 3.0)
+    for each in (calls.NO_LIMITS, limits):
+        calls.attention(xq, cache, start, out, each)
 
 
 def run_write_cache(
@@ -405,10 +415,11 @@ CASES: dict[str, Case] = {
     ),
     "elementwise": Case(
         run_elementwise,
-        list(product(("add", "multiply", "silu", "swiglu"), ACTIVATIONS)),
+        list(product(("add", "multiply", "silu", "swiglu", "geglu"), ACTIVATIONS)),
         1,
         _LONG_SPANS,
     ),
+    "soft_cap": Case(run_soft_cap, [(dtype,) for dtype in ACTIVATIONS], 1, _LONG_SPANS),
     "attention": Case(
         run_attention,
         list(product(ACTIVATIONS, ((1, 1), (3, 1), (6, 2)))),

@@ -71,7 +71,14 @@ def operands(
     return q, k, v
 
 
-def attend(q: Array, k: Array, v: Array, start: int, chunk: int = 0) -> Array:
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    start: int,
+    chunk: int = 0,
+    limits: calls.Limits = calls.NO_LIMITS,
+) -> Array:
     """Write the positions before start at once, and then write and attend chunk by
     chunk.
     """
@@ -83,11 +90,18 @@ def attend(q: Array, k: Array, v: Array, start: int, chunk: int = 0) -> Array:
         rows = slice(at, at + (chunk or T))
         new = slice(start + at, start + at + (chunk or T))
         calls.write_cache(cache, start + at, k[new], v[new])
-        calls.attention(q[rows], cache, start + at, out[rows])
+        calls.attention(q[rows], cache, start + at, out[rows], limits)
     return out
 
 
-def check_attention(out: Array, q: Array, k: Array, v: Array, start: int) -> None:
+def check_attention(
+    out: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    start: int,
+    limits: calls.Limits = calls.NO_LIMITS,
+) -> None:
     """Check against float64.
 
     A score is a chain of h steps, and its distance from the maximum is rounded once more;
@@ -101,11 +115,18 @@ def check_attention(out: Array, q: Array, k: Array, v: Array, start: int) -> Non
     wide_k, wide_v = (
         np.repeat(x.astype(np.float64), H // K, 1).swapaxes(0, 1) for x in (k, v)
     )
-    unseen = np.arange(S) > start + np.arange(T)[:, None]
+    ages = start + np.arange(T)[:, None] - np.arange(S)
+    unseen = (ages < 0) | (ages >= (limits.window or S + 1))
     scores = wide_q @ wide_k.swapaxes(1, 2) / np.sqrt(h)
+    if limits.soft_cap:
+        scores = limits.soft_cap * np.tanh(scores / limits.soft_cap)
     scores[:, unseen] = -np.inf
-    distance = scores - scores.max(-1, keepdims=True)
-    weights = np.exp(distance) / np.exp(distance).sum(-1, keepdims=True)
+    sinks = np.full(H, -np.inf) if limits.sinks is None else limits.sinks
+    sinks = np.broadcast_to(sinks.astype(np.float64)[:, None, None], (H, T, 1))
+    largest = np.maximum(scores.max(-1, keepdims=True), sinks)
+    distance = scores - largest
+    sums = np.exp(distance).sum(-1, keepdims=True) + np.exp(sinks - largest)
+    weights = np.exp(distance) / sums
     size = np.abs(wide_q) @ np.abs(wide_k).swapaxes(1, 2) / np.sqrt(h)
     step = 2.0**-24
     error = 2 * step * ((h + 3) * size + np.where(unseen, 0, np.abs(distance)))
@@ -128,6 +149,49 @@ def test_attention_is_right_with_the_same_bits_on_every_path(
         run = partial(attend, q, k, v, start)
         check_same_bits(lambda run=run: bits(run()), threads=(2,))
         check_attention(run(), q, k, v, start)
+
+
+@types
+@heads
+def test_windows_sinks_and_caps_are_right_with_the_same_bits_on_every_path(
+    dtype: Any, sizes: tuple[int, int, int]
+) -> None:
+    sinks = 2 * normal((sizes[0],), f32, seed=9)
+    for start, T in PLACES:
+        q, k, v = operands(sizes, start, T, dtype)
+        for limits in (
+            calls.Limits(window=3),
+            calls.Limits(window=255, sinks=sinks),
+            calls.Limits(window=40, soft_cap=1.5),
+            calls.Limits(sinks=sinks, soft_cap=4.0),
+        ):
+            run = partial(attend, q, k, v, start, limits=limits)
+            check_same_bits(lambda run=run: bits(run()), threads=(2,))
+            check_attention(run(), q, k, v, start, limits)
+
+
+@types
+def test_positions_before_a_window_are_not_read(isa: str, dtype: Any) -> None:
+    q, k, v = operands((4, 2, 10), 600, 12, dtype)
+    limits = calls.Limits(window=300)
+    clean = bits(attend(q, k, v, 600, limits=limits))
+    k[:288] = np.nan  # the window begins at 301; keys are read in groups of 16
+    v[:301] = np.nan
+    assert bits(attend(q, k, v, 600, limits=limits)) == clean
+    for threads in (1, 3):
+        calls.set_num_threads(threads)
+        for chunk in (1, 5):
+            assert bits(attend(q, k, v, 600, chunk, limits)) == clean
+
+
+@types
+def test_the_bound_refuses_a_window_that_is_off_by_one(dtype: Any) -> None:
+    q, k, v = operands((4, 2, 64), 40, 4, dtype)
+    out = attend(q, k, v, 40, limits=calls.Limits(window=5))
+    check_attention(out, q, k, v, 40, calls.Limits(window=5))
+    for window in (4, 6):
+        with pytest.raises(AssertionError):
+            check_attention(out, q, k, v, 40, calls.Limits(window=window))
 
 
 @types
@@ -169,7 +233,9 @@ def test_attention_gives_the_same_bits_for_any_chunks(
 def test_scratch_does_not_grow_with_tokens_times_positions() -> None:
     def scratch(T: int, start: int, threads: int) -> int:
         return int(
-            lib.attention_scratch_bytes(T, start, 32, 8, 64, lib.TYPE_BFLOAT16, threads)
+            lib.attention_scratch_bytes(
+                T, start, 32, 8, 64, 0, lib.TYPE_BFLOAT16, threads
+            )
         )
 
     assert (
@@ -193,9 +259,11 @@ def test_scratch_does_not_grow_with_tokens_times_positions() -> None:
 @types
 def test_more_positions_never_need_less_scratch(dtype: Any) -> None:
     kind = calls.code(np.zeros(0, dtype))
-    for T, (H, K, h), threads in product((1, 2, 9, 300), HEADS, (1, 2, 7)):
+    for T, (H, K, h), threads, window in product(
+        (1, 2, 9, 300), HEADS, (1, 2, 7), (0, 1, 512)
+    ):
         sizes = [
-            lib.attention_scratch_bytes(T, start, H, K, h, kind, threads)
+            lib.attention_scratch_bytes(T, start, H, K, h, window, kind, threads)
             for start in (*range(0, 3000, 50), 10_000, 60_000, 100_000)
         ]
         assert sizes == sorted(sizes)

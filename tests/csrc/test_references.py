@@ -33,12 +33,21 @@ def test_rotary_has_the_bits_of_its_reference(isa: str, h: int, halves: bool) ->
     assert bits(out) == bits(expected)
 
 
+@pytest.mark.parametrize("is_capped", [False, True])
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("window", [0, 1, 5, 255, 300])
 @pytest.mark.parametrize(
     ("T", "start_pos", "h"),
     [(1, 0, 2), (3, 14, 6), (2, 255, 64), (9, 600, 32), (1, 1030, 258)],
 )
 def test_attention_has_the_bits_of_its_reference(
-    isa: str, T: int, start_pos: int, h: int
+    isa: str,
+    T: int,
+    start_pos: int,
+    h: int,
+    window: int,
+    has_sinks: bool,
+    is_capped: bool,
 ) -> None:
     K, G, S = 2, 3, start_pos + T
     xq, keys, values = (
@@ -49,8 +58,13 @@ def test_attention_has_the_bits_of_its_reference(
     cache = calls.Cache(*(np.zeros(shape, f32) for shape in shapes))
     calls.write_cache(cache, 0, keys, values)
     out, expected, weights = (empty(shape, f32) for shape in (xq.shape, xq.shape, (S,)))
-    calls.attention(xq, cache, start_pos, out)
-    calls.attention_reference(xq, keys, values, start_pos, weights, expected)
+    limits = calls.Limits(
+        window,
+        normal((K * G,), f32, seed=3) if has_sinks else None,
+        1.5 if is_capped else 0.0,
+    )
+    calls.attention(xq, cache, start_pos, out, limits)
+    calls.attention_reference(xq, keys, values, start_pos, weights, expected, limits)
     assert bits(out) == bits(expected)
 
 

@@ -33,7 +33,10 @@ activations = pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 def close(out: Array, expected: Array, float32_error: float) -> None:
     """Check against float64: one rounding to the dtype and a relative error inside."""
     error = np.abs(out.astype(np.float64) - expected)
-    bound = (UNIT_ROUNDOFF[out.dtype] + float32_error) * np.abs(expected) + 2.0**-149
+    smallest = float(ml_dtypes.finfo(out.dtype).smallest_subnormal)
+    bound = (UNIT_ROUNDOFF[out.dtype] + float32_error) * np.abs(
+        expected
+    ) + 1024 * smallest
     assert (error <= bound).all()
 
 
@@ -172,9 +175,16 @@ def sigmoid_product(x: Array, y: Array) -> Array:
     return x / (1 + np.exp(-x)) * y
 
 
+def gelu_product(x: Array, y: Array) -> Array:
+    """Return x * sigmoid(2 u) * y, which is x * (1 + tanh(u)) / 2 * y."""
+    u = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+    return x * np.exp(-np.logaddexp(0, -2 * u)) * y
+
+
 ELEMENTWISE: list[tuple[str, Callable[..., Array], float]] = [
     ("add", np.add, 2.0**-24), ("multiply", np.multiply, 2.0**-24),
     ("swiglu", sigmoid_product, 2.0**-21 + 2.0**-24),
+    ("geglu", gelu_product, 2.0**-15),
     ("silu", lambda x, _: sigmoid_product(x, np.float64(1)), 2.0**-21),
 ]  # fmt: skip
 
@@ -203,6 +213,33 @@ def test_silu_does_not_overflow_and_passes_nan_on(isa: str) -> None:
     )
     assert abs(out[2] / (-90 * np.exp(-90.0)) - 1) < 1e-5
     assert np.isnan(out[7])
+
+
+def test_geglu_does_not_overflow_and_passes_nan_on(isa: str) -> None:
+    x = np.array([-3e38, -1000, 0, 90, 3e38, np.inf, np.nan], np.float32)
+    out = empty(x.shape, f32)
+    calls.elementwise("geglu", x, np.ones_like(x), out)
+    np.testing.assert_array_equal(out[:6], np.float32([0, 0, 0, 90, 3e38, np.inf]))
+    assert np.isnan(out[6])
+
+
+@activations
+@pytest.mark.parametrize("cap", [0.5, 30.0])
+def test_soft_cap_is_a_scaled_tanh(isa: str, dtype: Any, cap: float) -> None:
+    for n in SIZES:
+        x = (20 * normal((n,), f32)).astype(dtype)
+        x[n // 2 :] = (x[n // 2 :].astype(np.float32) * 1e-3).astype(dtype)
+        out = empty((n,), dtype)
+        calls.soft_cap(x, cap, out)
+        close(out, cap * np.tanh(x.astype(np.float64) / cap), 2.0**-21)
+
+
+def test_soft_cap_keeps_signs_infinities_and_nan(isa: str) -> None:
+    x = np.array([-np.inf, -3e38, -0.0, 0.0, 1e-30, np.inf, np.nan], np.float32)
+    out = empty(x.shape, f32)
+    calls.soft_cap(x, 2.0, out)
+    np.testing.assert_array_equal(out, np.float32([-2, -2, 0, 0, 1e-30, 2, np.nan]))
+    assert np.signbit(out).tolist()[:4] == [True, True, True, False]
 
 
 @activations

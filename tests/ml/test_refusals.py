@@ -88,6 +88,8 @@ DTypeError: dtype must be of kind float or int or complex:
 DTypeError: dtype must be a real floating-point dtype:
   ml.swiglu(of("int32", 2), of("int32", 2)) -> int32 (shape [2])
   ml.silu(of("complex64", 2)) -> complex64 (shape [2])
+  ml.geglu(of("int32", 2), of("int32", 2)) -> int32 (shape [2])
+  ml.soft_cap(of("complex64", 2), 1.0) -> complex64 (shape [2])
   ml.pow(of("uint8", 2), 2) -> uint8 (shape [2])
   ml.exp(ml.tensor([True])) -> bool (shape [1])
   ml.rsqrt(of("int32", 2)) -> int32 (shape [2])
@@ -266,6 +268,9 @@ ShapeError: shape[-1] must be a multiple of 32:
 
 # elementwise
 ml.swiglu(f(2, 3), f(3)) -> ShapeError: gate.shape must equal up.shape: [2, 3] != [3]
+ml.geglu(f(2, 3), f(3)) -> ShapeError: gate.shape must equal up.shape: [2, 3] != [3]
+ml.soft_cap(f(2), 0.0) -> TensorError: cap must be a positive number: 0.0
+ml.soft_cap(f(2), float("nan")) -> TensorError: cap must be a positive number: nan
 ml.outer(f(2, 1), f(3)) -> ShapeError: a.ndim and b.ndim must equal 1: 2, 1 (a [2, 1], b [3])
 ml.clip(ml.tensor([1j]), 0) -> DTypeError: dtype must be of kind float or int: complex64 (shape [1])
 ml.clip(ml.ones(2)) -> TensorError: min or max must be given: None, None
@@ -348,6 +353,16 @@ ml.attention(f(1, 3, 4), cache(), 0) ->
 ml.attention(f(2, 4, 4), cache(), True) -> ShapeError: start_pos must be integers: (True,)
 ml.attention(of("bfloat16", 2, 4, 4), cache(), 0) ->
     DTypeError: xq.dtype must equal cache.dtype: bfloat16 != float32 (xq [2, 4, 4])
+ml.attention(f(2, 4, 4), cache(), 0, 2.0, 0) ->
+    TensorError: window must be a whole number >= 1: 0
+ml.attention(f(2, 4, 4), cache(), 0, 2.0, 3.0) ->
+    TensorError: window must be a whole number >= 1: 3.0
+ml.attention(f(2, 4, 4), cache(), 0, 2.0, 3, f(2)) ->
+    ShapeError: sinks.shape must equal [xq.shape[1]]: [2] != [4] (xq [2, 4, 4])
+ml.attention(f(2, 4, 4), cache(), 0, 2.0, 3, of("bfloat16", 4)) ->
+    DTypeError: sinks.dtype must equal float32: bfloat16
+ml.attention(f(2, 4, 4), cache(), 0, 2.0, 3, None, -1.0) ->
+    TensorError: soft_cap must be a positive float: -1.0
 ml.attention(f(2, 4, 4), None, 0) -> TensorTypeError: cache must be a KeyValueCache: NoneType
 ml.write_cache(cache(), 0, f(2, 2, 6), f(2, 2, 6)) ->
     ShapeError: xk.shape must equal [T, heads, 4]: [2, 2, 6]

@@ -14,6 +14,7 @@ import pytest
 from src import ml
 from src.ml.kernels import available_isas, build_info, set_isa
 from src.model.llama import LlamaAttention, causal_mask
+from src.model.windows import WindowAttention, window_mask
 
 DTYPES = (ml.bfloat16, ml.float32)
 THREADS = (1, 2, 3, 7)
@@ -32,6 +33,9 @@ class Shape:
     dtype: ml.DType
     threads: int
     divisor: float
+    window: int | None = None
+    has_sinks: bool = False
+    soft_cap: float | None = None
 
     @property
     def positions(self) -> int:
@@ -67,7 +71,21 @@ def random_shape(
         G = min(G, 3)
     divisor = float(random.choice((math.sqrt(h), 1 / 0.0078125, 3.7)))
     dtype = DTYPES[random.integers(2)]
-    return Shape(T, S - T, K, G, h, dtype, int(random.choice(THREADS)), divisor)
+    threads = int(random.choice(THREADS))
+    window = random.choice((None, 1, random.integers(1, 20), random.integers(1, S + 2)))
+    return Shape(
+        T,
+        S - T,
+        K,
+        G,
+        h,
+        dtype,
+        threads,
+        divisor,
+        None if window is None else int(window),
+        bool(random.integers(2)),
+        random.choice((None, 0.7, 3.0)),
+    )
 
 
 def drawn(
@@ -88,12 +106,23 @@ def filled_cache(keys: ml.Tensor, values: ml.Tensor, positions: int) -> ml.KeyVa
 
 
 def run_eager(
-    xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, divisor: float
+    xq: ml.Tensor,
+    cache: ml.KeyValueCache,
+    start_pos: int,
+    divisor: float,
+    window: int | None = None,
+    sinks: ml.Tensor | None = None,
+    soft_cap: float | None = None,
 ) -> ml.Tensor:
+    """Run the spelled-out form, of Llama where nothing else is asked for."""
     T, H, _ = xq.shape
     args = SimpleNamespace(group_size=H // cache.heads)
-    model: Any = SimpleNamespace(args=args, divisor=divisor)
-    return LlamaAttention.eager(model, xq, cache, start_pos, causal_mask(T, start_pos))
+    model: Any = SimpleNamespace(
+        args=args, divisor=divisor, window=window, sinks=sinks, soft_cap=soft_cap
+    )
+    is_llama = window is None and sinks is None and soft_cap is None
+    form = LlamaAttention.eager if is_llama else WindowAttention.eager
+    return form(model, xq, cache, start_pos, causal_mask(T, start_pos))
 
 
 def scattered(
@@ -119,17 +148,19 @@ def check_forms(random: np.random.Generator, shape: Shape) -> None:
     keys = drawn(random, (shape.positions, shape.K, shape.h), shape.dtype)
     values = drawn(random, (shape.positions, shape.K, shape.h), shape.dtype)
     cache = filled_cache(keys, values, shape.positions + int(random.integers(0, 300)))
-    expected = run_eager(xq, cache, shape.start_pos, shape.divisor).bits()
-    whole = ml.attention(xq, cache, shape.start_pos, shape.divisor)
+    sinks = drawn(random, (shape.K * shape.G,), ml.float32) if shape.has_sinks else None
+    limits = (shape.divisor, shape.window, sinks, shape.soft_cap)
+    expected = run_eager(xq, cache, shape.start_pos, *limits).bits()
+    whole = ml.attention(xq, cache, shape.start_pos, *limits)
     np.testing.assert_array_equal(whole.bits(), expected)
     set_isa(random.choice(available_isas()))
     ml.set_num_threads(int(random.choice(THREADS)))
     cut = int(random.integers(0, shape.T))
     for start, stop in ((0, cut), (cut, shape.T)):
-        part = ml.attention(xq[start:stop], cache, shape.start_pos + start, shape.divisor)
+        part = ml.attention(xq[start:stop], cache, shape.start_pos + start, *limits)
         np.testing.assert_array_equal(part.bits(), expected[start:stop])
     places, spans = scattered(random, keys, values, shape)
-    result = ml.attention(xq, places, spans, shape.divisor)
+    result = ml.attention(xq, places, spans, *limits)
     np.testing.assert_array_equal(result.bits(), expected)
 
 
@@ -169,3 +200,49 @@ def test_both_forms_give_the_same_bits_for_every_instruction_set_and_threads(
                 results.add(run_eager(xq, cache, start_pos, 5.5).bits().tobytes())
                 results.add(ml.attention(xq, cache, start_pos, 5.5).bits().tobytes())
         assert len(results) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_limits_give_the_same_bits_for_every_instruction_set_and_threads(
+    dtype: ml.DType,
+) -> None:
+    random = np.random.default_rng(8)
+    sinks = drawn(random, (6,), ml.float32)
+    for T, start_pos in ((1, 0), (1, 700), (7, 255), (40, 500)):
+        xq, keys, values = (
+            drawn(random, (count, heads, 34), dtype)
+            for count, heads in ((T, 6), (start_pos + T, 2), (start_pos + T, 2))
+        )
+        cache = filled_cache(keys, values, start_pos + T)
+        for limits in ((5.5, 3), (5.5, 300, sinks), (5.5, 260, sinks, 2.0)):
+            results = set()
+            for isa in available_isas():
+                set_isa(isa)
+                for threads in THREADS:
+                    ml.set_num_threads(threads)
+                    results.add(run_eager(xq, cache, start_pos, *limits).bits().tobytes())
+                    attention = ml.attention(xq, cache, start_pos, *limits)
+                    results.add(attention.bits().tobytes())
+            assert len(results) == 1
+
+
+def test_a_window_mask_shows_the_last_positions() -> None:
+    shown = window_mask(3, 4, 2, first=1).numpy() == 0
+    assert shown.astype(int).tolist() == [
+        [0, 0, 1, 1, 0, 0],
+        [0, 0, 0, 1, 1, 0],
+        [0, 0, 0, 0, 1, 1],
+    ]
+
+
+def test_a_window_of_all_positions_is_no_window() -> None:
+    random = np.random.default_rng(3)
+    xq, keys, values = (
+        drawn(random, (count, heads, 8), ml.float32)
+        for count, heads in ((5, 4), (300, 2), (300, 2))
+    )
+    cache = filled_cache(keys, values, 300)
+    plain = ml.attention(xq, cache, 295).bits()
+    np.testing.assert_array_equal(ml.attention(xq, cache, 295, None, 300).bits(), plain)
+    other = ml.attention(xq, cache, 295, None, 299).bits()
+    assert (other[4] != plain[4]).any()

@@ -1,12 +1,13 @@
 """Ops that are used only by attention layers."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from .. import kernels
 from ..checks import describe_operands, kernel_operand
-from ..dtype import complex64
+from ..dtype import complex64, float32
 from ..errors import DTypeError, ShapeError, TensorError
 from ..kernels import MULTIPLY_ADDS_PER_CALL, ffi, lib
 from ..key_value_cache import GROUP_POSITIONS, KeyValueCache, Spans
@@ -275,7 +276,13 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
 
 @op
 def attention(
-    xq: Tensor, cache: KeyValueCache, start_pos: int | Spans, divisor: float | None = None
+    xq: Tensor,
+    cache: KeyValueCache,
+    start_pos: int | Spans,
+    divisor: float | None = None,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
     """Compute causal grouped-query attention over cached keys and values.
 
@@ -285,7 +292,8 @@ def attention(
 
     The result is bit-identical to `matmul`, `multiply` by 1 / sqrt(h), `softmax` and
     `matmul` with the values in float32. It does not depend on how tokens are divided into
-    calls, or on the number of threads.
+    calls, or on the number of threads. With a window, the positions before it are not
+    read, and the sums keep the order of the positions in the sequence.
 
     Args:
         xq: Rotated queries [T, H, h] with the dtype of the cache. H must be a multiple of
@@ -294,16 +302,25 @@ def attention(
         start_pos: The position of the first token, or a `Spans` object for several
             sequences, which do not attend to each other.
         divisor: A positive number that replaces sqrt(h) in the formula.
+        window: The number of positions that a token sees: itself and the positions
+            before it. None for all positions.
+        sinks: A float32 tensor [H] of scores, one per head, that take part in the softmax
+            but have no value, so that the weights of a token sum to less than 1.
+        soft_cap: A positive number that limits the divided scores, before the sinks are
+            added: soft_cap * tanh(score / soft_cap).
 
     Returns:
         A tensor [T, H, h] with the dtype of `xq`.
 
     Raises:
         ShapeError: If the sizes are incompatible, or if the cache has too few positions.
-        TensorError: If the divisor is not a positive float.
-        DTypeError: If the dtype differs from the cache's dtype.
+        TensorError: If the divisor, the window or the soft cap is not a positive number.
+        DTypeError: If the dtype differs from the cache's dtype, or the sinks are not
+            float32.
 
-    Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
+    Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023;
+    Beltagy et al., Longformer, 2020 (windows); Xiao et al., Efficient Streaming Language
+    Models with Attention Sinks, 2023; Gemma Team, Gemma 2, 2024 (soft caps).
     """
     parts = _checked_parts("attention", "xq", xq, cache, start_pos)
     _, H, h = xq._shape
@@ -315,10 +332,17 @@ def attention(
         )
     if xq._pointer is None:
         xq = xq.contiguous()
-    if divisor is not None and not (type(divisor) is float and 0 < divisor < math.inf):
+    for label, number in (("divisor", divisor), ("soft_cap", soft_cap)):
+        if number is not None and not (type(number) is float and 0 < number < math.inf):
+            raise TensorError(
+                f"[attention] {label} must be a positive float: {ascii(number)[:80]}"
+            )
+    if window is not None and not (type(window) is int and 0 < window <= sys.maxsize):
         raise TensorError(
-            f"[attention] divisor must be a positive float: {ascii(divisor)[:80]}"
+            f"[attention] window must be a whole number >= 1: {ascii(window)[:80]}"
         )
+    if sinks is not None:
+        sinks = _checked_sinks(sinks, xq)
     result = allocate(xq._shape, xq._dtype)
     if not result._size:
         return result
@@ -326,12 +350,15 @@ def attention(
     code = xq._dtype.code
     scale = 1 / (divisor or math.sqrt(h))
     for row, tokens, first, end, blocks in parts:
-        step = MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)) or 1
+        most_seen = min(first + tokens, window or sys.maxsize)
+        step = MULTIPLY_ADDS_PER_CALL // (2 * H * h * most_seen) or 1
         while tokens:
             count = step if step < tokens else tokens
             # The size is sufficient for all positions of the sequence, so that only the
             # first call allocates memory.
-            most = lib.attention_scratch_bytes(count, end - count, H, K, h, code, threads)
+            most = lib.attention_scratch_bytes(
+                count, end - count, H, K, h, window or 0, code, threads
+            )
             lib.attention(
                 _row_pointer(result, row) if row else result._pointer,
                 kernels.scratch(most),
@@ -339,13 +366,16 @@ def attention(
                 cache.keys._pointer,
                 cache.values._pointer,
                 blocks,
+                ffi.NULL if sinks is None else sinks._pointer,
                 count,
                 first,
                 H,
                 K,
                 h,
                 cache.capacity,
+                window or 0,
                 scale,
+                soft_cap or 0.0,
                 code,
                 threads,
             )
@@ -353,3 +383,15 @@ def attention(
             first = first + count
             tokens = tokens - count
     return result
+
+
+def _checked_sinks(sinks: Tensor, xq: Tensor) -> Tensor:
+    """Return contiguous sinks, one float32 score for each query head."""
+    if sinks._dtype is not float32:
+        raise DTypeError(f"[attention] sinks.dtype must equal float32: {sinks.dtype}")
+    if sinks._shape != xq._shape[1:2]:
+        raise ShapeError(
+            f"[attention] sinks.shape must equal [xq.shape[1]]: {list(sinks.shape)} != "
+            f"[{xq.shape[1]}] ({describe_operands(('xq', xq))})"
+        )
+    return sinks if sinks._pointer is not None else sinks.contiguous()

@@ -117,15 +117,80 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """
     if _fits_kernel(gate, up):
         return _run(lib.OP_SWIGLU, gate, up)
-    left = kernel_operand("swiglu", gate)
-    right = kernel_operand("swiglu", up)
-    check_same_dtype("swiglu", gate, up)
+    return _gated("swiglu", lib.OP_SWIGLU, gate, up)
+
+
+def _gated(op: str, kind: int, gate: Tensor, up: Tensor) -> Tensor:
+    """Check and convert a gate and an up projection, and run an op on them."""
+    left = kernel_operand(op, gate)
+    right = kernel_operand(op, up)
+    check_same_dtype(op, gate, up)
     if gate._shape != up._shape:
         raise ShapeError(
-            f"[swiglu] gate.shape must equal up.shape: {list(gate.shape)} != "
+            f"[{op}] gate.shape must equal up.shape: {list(gate.shape)} != "
             f"{list(up.shape)}"
         )
-    return _run(lib.OP_SWIGLU, left, right).to(gate._dtype)
+    return _run(kind, left, right).to(gate._dtype)
+
+
+@op
+def geglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Apply GeGLU: multiply the up projection by the GELU of the gate projection.
+
+    out = gelu(gate) * up, computed in float32, rounded once. GELU is approximated by
+    tanh: gelu(x) = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2
+
+    Args:
+        gate: A real floating-point tensor, [..., F] in the model.
+        up: A tensor with the same shape and dtype.
+
+    Returns:
+        A tensor with this shape and dtype.
+
+    Raises:
+        DTypeError: If the tensors are not floating point, or if the dtypes differ.
+        ShapeError: If the shapes differ.
+
+    Source: Shazeer, GLU Variants Improve Transformer, 2020.
+    """
+    if _fits_kernel(gate, up):
+        return _run(lib.OP_GEGLU, gate, up)
+    return _gated("geglu", lib.OP_GEGLU, gate, up)
+
+
+@op
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """Limit values softly to the range from -cap to cap.
+
+    out = cap * tanh(x / cap), computed in float32, rounded once
+
+    Args:
+        x: A real floating-point tensor.
+        cap: The limit, above 0.
+
+    Returns:
+        A tensor with the shape and dtype of `x`.
+
+    Raises:
+        DTypeError: If the tensor is not floating point.
+        TensorError: If `cap` is not a positive number.
+
+    Source: Gemma Team, Gemma 2, 2024.
+    """
+    operand = kernel_operand("soft_cap", x)
+    if not (type(cap) in (int, float) and 0 < cap < math.inf):
+        raise TensorError(f"[soft_cap] cap must be a positive number: {ascii(cap)[:80]}")
+    result = allocate(operand._shape, operand._dtype)
+    if result._size:
+        lib.soft_cap(
+            result._pointer,
+            operand._pointer,
+            operand._size,
+            cap,
+            operand._dtype.code,
+            kernels.threads,
+        )
+    return result if result._dtype is x._dtype else result.to(x._dtype)
 
 
 @op

@@ -161,6 +161,29 @@ def test_swiglu_is_silu_of_the_gate_times_up(dtype):
             check_op(ml.swiglu, lambda g, u: UNARY["silu"][0](g) * u, gate, up, terms=9)
 
 
+def gelu_by_tanh(x):
+    return x * np.exp(-np.logaddexp(0, -2 * math.sqrt(2 / math.pi) * (x + CUBE * x**3)))
+
+
+@EVERY_FLOAT
+def test_geglu_is_gelu_of_the_gate_times_up(dtype):
+    for shape in SHAPES:
+        pairs = zip(samples(shape, dtype), samples(shape, dtype, seed=1), strict=True)
+        for gate, up in pairs:
+            check_op(ml.geglu, lambda g, u: gelu_by_tanh(g) * u, gate, up, terms=60)
+
+
+@EVERY_FLOAT
+def test_soft_cap_is_a_scaled_tanh(dtype):
+    for shape in SHAPES:
+        for x in samples(shape, dtype):
+            capped = check_op(
+                lambda x: ml.soft_cap(x, 2.0), lambda x: 2 * np.tanh(x / 2), x, terms=8
+            )
+            assert capped.dtype is dtype
+            assert capped.shape == shape
+
+
 def test_gelu_turns_integers_into_float32():
     x = sample((3, 4), ml.int32)
     check_same(ml.gelu(x), ml.gelu(x.to(ml.float32)).numpy())

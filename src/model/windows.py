@@ -1,0 +1,142 @@
+"""Attention with windows, sinks or capped scores, for the families that have them.
+
+A family sets `window`, `sinks` and `soft_cap` of its attention class. The result has the
+same bits for any division of a sequence into calls, because the sums over positions keep
+the blocks and lanes of absolute positions, wherever a window begins.
+"""
+
+import math
+
+from .. import ml
+from ..trace import mark
+from .args import ModelArgs
+from .context import InferenceContext
+from .llama import LlamaAttention, Weights
+
+_LANES = 16  # lanes in which softmax adds the exponentials of a row
+
+
+class WindowAttention(LlamaAttention):
+    """Llama's attention over the last positions, with optional sinks and a soft cap.
+
+    Attributes:
+        window: The number of positions that a token sees, itself included, or None for
+            all earlier positions.
+        sinks: Scores [H] that take part in the softmax without a value, or None.
+        soft_cap: The limit of the scores, or None.
+
+    Source: Beltagy et al., Longformer, 2020; Xiao et al., Efficient Streaming Language
+    Models with Attention Sinks, 2023; Gemma Team, Gemma 2, 2024.
+    """
+
+    window: int | None = None
+    sinks: ml.Tensor | None = None
+    soft_cap: float | None = None
+
+    def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
+        super().__init__(args, tensors, layer)
+        self.window = args.windows[layer]
+
+    def forward(
+        self,
+        x: ml.Tensor,
+        context: InferenceContext,
+        positions: ml.Positions,
+        frequencies: ml.Tensor,
+        mask: ml.Tensor | None,
+    ) -> ml.Tensor:
+        """Return, for each token, a weighted sum of the values that it may attend to.
+
+        The arguments are the same as in `LlamaAttention.forward`.
+        """
+        mark(7)  # attention
+        xq, xk, xv = self.heads(x)  # [T, D] -> [T, H, h], [T, K, h], [T, K, h]
+
+        mark(10)  # rotary embedding: position becomes an angle
+        xq = self.rotate(xq, frequencies)
+        xk = self.rotate(xk, frequencies)
+
+        mark(11)  # KV cache update
+        cache = context.caches[self.layer]
+        ml.write_cache(cache, positions, xk, xv)
+
+        if context.is_eager and isinstance(positions, int):
+            output = self.eager(xq, cache, positions, mask)  # [T, H, h]
+        else:
+            output = ml.attention(  # [T, H, h]
+                xq, cache, positions, self.divisor, self.window, self.sinks, self.soft_cap
+            )
+        T, H, h = output.shape
+        return self.project(output.reshape(T, H * h))  # [T, H*h] -> [T, D]
+
+    def eager(
+        self,
+        xq: ml.Tensor,
+        cache: ml.KeyValueCache,
+        start_pos: int,
+        mask: ml.Tensor | None,
+    ) -> ml.Tensor:
+        """Compute attention with one op per stage, with the same bits as `ml.attention`.
+
+        The keys and values are read from the beginning of the first block of 256
+        positions that the window reaches, so that sums have the same blocks as without a
+        window. A sink is a separate score before the first position, in the lane that
+        the first of 16 positions has.
+        """
+        T = xq.shape[0]
+        window = self.window or start_pos + T
+        first = max(0, start_pos + 1 - window) // ml.BLOCK_POSITIONS * ml.BLOCK_POSITIONS
+        keys, values = ml.read_cache(cache, first, start_pos + T)  # [S, K, h]
+
+        mark(12)  # repeat and transpose: pair each query head with its key/value head
+        keys = ml.repeat_heads(keys, self.args.group_size)  # [S, K, h] -> [S, H, h]
+        values = ml.repeat_heads(values, self.args.group_size)  # [S, K, h] -> [S, H, h]
+        xq = xq.transpose(0, 1)  # [T, H, h] -> [H, T, h]
+        keys = keys.transpose(0, 1).transpose(1, 2)  # [S, H, h] -> [H, h, S]
+        values = values.transpose(0, 1)  # [S, H, h] -> [H, S, h]
+
+        mark(13)  # scores, mask, softmax, in float32
+        # [H, T, h] x [H, h, S] -> [H, T, S]
+        scores = ml.matmul(xq, keys, dtype=ml.float32)
+        scores = ml.multiply(scores, 1 / self.divisor)
+        if self.soft_cap is not None:
+            scores = ml.soft_cap(scores, self.soft_cap)
+        if start_pos + T > window:
+            mask = window_mask(T, start_pos, window, first)
+        if mask is not None:
+            scores = ml.add(scores, mask)
+        if self.sinks is None:
+            scores = ml.softmax(scores, dim=-1)
+        else:
+            scores = _softmax_with_sinks(scores, self.sinks)
+
+        mark(14)  # attention output
+        # [H, T, S] x [H, S, h] -> [H, T, h]
+        output = ml.matmul(scores, values, xq.dtype)
+        return output.transpose(0, 1)  # [H, T, h] -> [T, H, h]
+
+
+def window_mask(T: int, start_pos: int, window: int, first: int = 0) -> ml.Tensor:
+    """Return a mask with 0 for visible and -inf for other positions: float32 [T, S].
+
+    Row t belongs to position start_pos + t, which sees itself and the `window` - 1
+    positions before it. The columns are the positions from `first` on.
+    """
+    columns = start_pos + T - first
+    hidden = ml.full((T, columns), -math.inf, dtype=ml.float32)
+    later = ml.triu(hidden, start_pos - first + 1)
+    earlier = ml.tril(hidden, start_pos - first - window)
+    return ml.add(later, earlier)
+
+
+def _softmax_with_sinks(scores: ml.Tensor, sinks: ml.Tensor) -> ml.Tensor:
+    """Return the softmax of scores [H, T, S] and of one sink per head, without the sink.
+
+    The sink is followed by 15 columns of -inf, so that each score keeps its lane among
+    the 16 lanes of the sum.
+    """
+    H, T, _ = scores.shape
+    sink = ml.expand(sinks.reshape(H, 1, 1), H, T, 1)
+    padding = ml.full((H, T, _LANES - 1), -math.inf, dtype=ml.float32)
+    weights = ml.softmax(ml.concatenate([sink, padding, scores], dim=-1), dim=-1)
+    return weights[:, :, _LANES:]
