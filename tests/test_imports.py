@@ -327,7 +327,15 @@ OF_MODULES = {
     "model/families/phi3": "model/test_phi3",
     **{
         f"model/families/{name}": "model/test_families"
-        for name in ("granite", "olmo2", "qwen2", "qwen3", "smollm3")
+        for name in (
+            "gemma2",
+            "gemma3_text",
+            "granite",
+            "olmo2",
+            "qwen2",
+            "qwen3",
+            "smollm3",
+        )
     },
     "model/sources/meta": "model/test_args",
     "model/sources/gguf": "model/test_gguf",

@@ -70,6 +70,8 @@ class ConfigSchema:
         scalings: Additional types of rotary embedding scaling, each with the rules for
             its required keys.
         rope_rules: Rules for additional optional keys in the rotary embedding.
+        local_rope_theta: If layers with a window have a rotary embedding of their own,
+            its default base; otherwise None.
     """
 
     architecture: str
@@ -78,6 +80,7 @@ class ConfigSchema:
     per_layer: tuple[str, ...] = ()
     scalings: Mapping[str, Mapping[str, Rule]] = field(default_factory=dict)
     rope_rules: Mapping[str, Rule] = field(default_factory=dict)
+    local_rope_theta: float | None = None
 
 
 class HasConfigSchema(Protocol):
@@ -94,8 +97,6 @@ WINDOWS: dict[str, Rule] = {"sliding_window": SIZE, "use_sliding_window": BOOLEA
 """Rules for the sliding-window keys, which only matter with `use_sliding_window`."""
 
 _MISSING_PARTS = {
-    "gemma2": "four norms in a layer, GeLU, soft caps and windows",
-    "gemma3_text": "four norms in a layer, GeLU and windows",
     "ministral": "windows in some layers",
     "ministral3": "the rotary embedding YaRN",
     **dict.fromkeys(
@@ -223,6 +224,8 @@ class HuggingFaceConfig:
         generation: The content of `generation_config.json`, or an empty dict.
         sampling: The sampling settings recommended by `generation_config.json`.
         rope: `rope_theta` and the scaling parameters of the rotary embedding.
+        local_rope_theta: The base of the rotary embedding in layers with a window, or
+            None if all layers have the same.
         quantization: The storage format of quantized weights, if any.
         ignored: The keys that have no effect, by file name.
     """
@@ -232,6 +235,7 @@ class HuggingFaceConfig:
     generation: dict[str, object]
     sampling: dict[str, float]
     rope: dict[str, Any]
+    local_rope_theta: float | None
     quantization: QuantizationConfig | None
     ignored: dict[str, tuple[str, ...]]
 
@@ -297,7 +301,8 @@ def read_hugging_face_config(
         values=config,
         generation=generation,
         sampling=sampling,
-        rope=_rope(label, given, schema),
+        rope=_rope(label, _without_local_rope(label, given, schema), schema),
+        local_rope_theta=_local_rope_theta(label, given, schema),
         quantization=read_quantization(label, config),
         ignored={CONFIG_FILE: tuple(ignored), GENERATION_FILE: ignored_of_generation},
     )
@@ -339,6 +344,48 @@ def _rope(
     if readings[0] != readings[-1]:
         raise mismatch(label, "rope_parameters", "the same as rope_scaling", "others")
     return readings[0]
+
+
+_FULL = "full_attention"
+_SLIDING = "sliding_attention"
+
+
+def _ropes_of_kinds(
+    label: str, config: Mapping[str, object], schema: ConfigSchema
+) -> dict[str, dict[str, object]] | None:
+    """Return the rotary embeddings by kind of layer, or None if they are not divided."""
+    values: Mapping[str, object] = value_of(config, "rope_parameters", {})
+    if schema.local_rope_theta is None or not {_FULL, _SLIDING} & values.keys():
+        return None
+    check_known(
+        f"{label}: rope_parameters", values, dict.fromkeys((_FULL, _SLIDING), OBJECT), ()
+    )
+    return {kind: value_of(values, kind, {}) for kind in (_FULL, _SLIDING)}
+
+
+def _without_local_rope(
+    label: str, config: Mapping[str, object], schema: ConfigSchema
+) -> Mapping[str, object]:
+    """Return the keys with the rotary embedding of the layers without a window only."""
+    ropes = _ropes_of_kinds(label, config, schema)
+    return config if ropes is None else {**config, "rope_parameters": ropes[_FULL]}
+
+
+def _local_rope_theta(
+    label: str, config: Mapping[str, object], schema: ConfigSchema
+) -> float | None:
+    """Return the base of the rotary embedding in layers with a window, if it has one."""
+    if schema.local_rope_theta is None:
+        return None
+    theta: float = value_of(config, "rope_local_base_freq", schema.local_rope_theta)
+    ropes = _ropes_of_kinds(label, config, schema)
+    if ropes is not None:
+        rope = _rope_of(f"{label}: rope_parameters", ropes[_SLIDING], None, schema)
+        if len(rope) > 1:
+            rule = "an unscaled rotary embedding"
+            raise mismatch(label, f"rope_parameters.{_SLIDING}", rule, "a scaled one")
+        theta = value_of(ropes[_SLIDING], "rope_theta", theta)
+    return float(theta)
 
 
 def _rope_of(
@@ -393,5 +440,5 @@ def _ignored_of_rope(config: Mapping[str, object], schema: ConfigSchema) -> list
         f"{spelling}.{key}"
         for spelling in _ROPE_SPELLINGS
         for key in value_of(config, spelling, dict[str, object]())
-        if key not in known
+        if key not in known and key not in (_FULL, _SLIDING)
     ]

@@ -108,6 +108,12 @@ def attribute(
     exact = np.add.reduce(added).astype(np.float64)  # the stream after the last layer
     gain = _norm_gain(transformer.norm, exact)
     shares = (added * (row * gain)).sum(-1)
+    cap = getattr(args, "logits_cap", None)  # only some families cap the logits
+    if cap is not None and shares.sum():
+        # The cap is treated as a constant factor of all parts.
+        factor = cap * np.tanh(shares.sum() / cap) / shares.sum()
+        row *= factor
+        shares *= factor
     h = args.head_dim
     H = args.n_heads
     by_head = np.empty((len(heads), H), np.float32)

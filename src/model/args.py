@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +104,7 @@ class ModelArgs:
             adjacent elements ("interleaved", Meta) or one element from each half
             ("halves", Hugging Face).
         sliding_window: The size of the window that limits the context, or None.
+        norm_offset: The number that is added to the weights of norms in the files.
         biases: The matrices in a layer that have biases, out of `wq` to `w3`.
         layer_rows: The names and sizes of the tensors in a layer.
 
@@ -126,6 +127,7 @@ class ModelArgs:
     feed_forward_dtype: ml.DType | None = None
     rope_pairs: Literal["interleaved", "halves"] = "interleaved"
     sliding_window: int | None = None
+    norm_offset: float = 0.0
     biases: tuple[str, ...] = ()
     layer_rows: tuple[TensorRow, ...] = field(default=LAYER_ROWS, repr=False)
 
@@ -178,6 +180,16 @@ class ModelArgs:
     def rotated_layers(self) -> Sequence[int]:
         """Return the layers in which queries and keys are rotated."""
         return range(self.n_layers)
+
+    @property
+    def rope_tables(self) -> Sequence[tuple[float, Any]]:
+        """Return theta and the scaling of each rotary table, usually of only one."""
+        return [(self.rope_theta, self.rope_scaling)]
+
+    @property
+    def rope_table_of_layer(self) -> Sequence[int]:
+        """Return, for each layer, the index of its rotary table."""
+        return [0] * self.n_layers
 
     @property
     def windows(self) -> Sequence[int | None]:

@@ -69,7 +69,10 @@ class MemoryForecast:
         copied = {self.copied_as: self.copied} if self.copied else {}
         return copied | {
             cache: kv_cache_bytes(args, C),
-            "rotary frequencies": C * (args.head_dim // 2) * ml.complex64.itemsize,
+            "rotary frequencies": C
+            * len(args.rope_tables)
+            * (args.head_dim // 2)
+            * ml.complex64.itemsize,
             "intermediate results": rows
             * ml.float32.itemsize
             * (4 * args.dim + 3 * args.ffn_dim),

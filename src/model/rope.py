@@ -1,6 +1,7 @@
 """Rotary position embedding (RoPE): a table of complex rotations by position."""
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +86,8 @@ def _scale_as_llama3(
 def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
     """Build the table of e^(i * position * frequency): complex64 [length, r/2].
 
+    If layers have different tables, the tables are joined along the second dimension.
+
     r is the number of rotated elements in a head, usually h. The row for a position does
     not depend on the table's length, unless a family uses different frequencies in longer
     contexts. The table is built in chunks, because the float64 intermediates need four
@@ -92,14 +95,23 @@ def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
 
     Source: meta-llama/llama-models, models/llama3/model.py, `precompute_freqs_cis`.
     """
-    scaling = args.rope_scaling
-    frequencies = inverse_frequencies(args.rotary_dim, args.rope_theta, scaling, length)
+    tables = [
+        _rotary_table(args.rotary_dim, theta, scaling, length)
+        for theta, scaling in args.rope_tables
+    ]
+    table = tables[0] if len(tables) == 1 else ml.concatenate(tables, dim=1)
+    return table.with_name("frequencies")
+
+
+def _rotary_table(rotary_dim: int, theta: float, scaling: Any, length: int) -> ml.Tensor:
+    """Build the table of one theta and scaling: complex64 [length, r/2]."""
+    frequencies = inverse_frequencies(rotary_dim, theta, scaling, length)
     magnitude = scaling.magnitude if isinstance(scaling, FamilyRopeScaling) else 1.0
-    table = ml.zeros((length, args.rotary_dim // 2), dtype=ml.complex64)
+    table = ml.zeros((length, rotary_dim // 2), dtype=ml.complex64)
     for start in range(0, length, _CHUNK):
         stop = min(start + _CHUNK, length)
         # This is exact, because float32 represents all integers up to 2^24.
         positions = ml.arange(start, stop, dtype=ml.float32)
         angles = ml.outer(positions, frequencies)  # [S], [h/2] -> [S, h/2]
         table.set_slice(start, stop, ml.polar(ml.full_like(angles, magnitude), angles))
-    return table.with_name("frequencies")
+    return table

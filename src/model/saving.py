@@ -31,6 +31,7 @@ from ..checkpoint.safetensors_writer import (
 from ..untrusted import label_of
 from .args import EMBEDDINGS, OUTPUT, LinearRopeScaling, ModelArgs, RopeScaling
 from .errors import ModelConfigError, SaveError
+from .families import FAMILIES
 from .loader import check_stored, checkpoint_args, stored_quantization
 from .quantization import (
     DequantizedWeights,
@@ -98,7 +99,10 @@ def save_quantized(
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(content)
             source.check_saved(unfinished, args, tokenizer)
-            return _write_weights(target, unfinished, checkpoint, args, dtype, progress)
+            offset = args.norm_offset - FAMILIES[source.model_type].norm_offset
+            return _write_weights(
+                target, unfinished, checkpoint, args, dtype, progress, offset
+            )
 
 
 @contextlib.contextmanager
@@ -185,6 +189,7 @@ def _write_weights(
     args: ModelArgs,
     dtype: ml.BlockDType | None,
     progress: QuantizationProgress | None,
+    norm_offset: float,
 ) -> int:
     """Write all weights to one file, one after the other; return their size in bytes."""
     for size in (args.dim, args.ffn_dim, args.n_heads * args.head_dim):
@@ -212,7 +217,8 @@ def _write_weights(
 
     def prepare(key: str, weight: ml.Tensor) -> ml.Tensor:
         is_rotated = key.rpartition(".")[0] in rotated
-        return reordered(weight, args.head_dim, "halves") if is_rotated else weight
+        weight = reordered(weight, args.head_dim, "halves") if is_rotated else weight
+        return with_norm_offset(key, weight, norm_offset)
 
     weights = quantize_weights(tensors, dtype, progress, prepare)
     head, places = safetensors_head(new, {"format": "pt"})
@@ -224,6 +230,14 @@ def _write_weights(
                 ):
                     writer.write(name, content)
     return nbytes
+
+
+def with_norm_offset(key: str, weight: ml.Tensor, offset: float) -> ml.Tensor:
+    """Return a weight, with the offset added to it if it belongs to a norm."""
+    is_norm = key.endswith("norm.weight")
+    if not offset or not is_norm:
+        return weight
+    return ml.add(weight.to(ml.float32), offset).to(weight.dtype)
 
 
 def _adapt_config(

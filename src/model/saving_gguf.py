@@ -39,7 +39,14 @@ from .quantization import (
     sources_of,
 )
 from .rope import rope_factors
-from .saving import check_new, check_room, new_path, plain_model, rotated_weights
+from .saving import (
+    check_new,
+    check_room,
+    new_path,
+    plain_model,
+    rotated_weights,
+    with_norm_offset,
+)
 
 _FILE_TYPES = {"float32": 0, "float16": 1, "q4_0": 2, "q8_0": 7, "bfloat16": 32}
 
@@ -107,7 +114,9 @@ def save_gguf(
         def prepare(key: str, weight: ml.Tensor) -> ml.Tensor:
             if key.rpartition(".")[0] in rotated:
                 weight = reordered(weight, args.head_dim, "interleaved")
-            return weight.to(ml.float32) if len(weight.shape) == 1 else weight
+            if len(weight.shape) == 1:
+                return with_norm_offset(key, weight.to(ml.float32), args.norm_offset)
+            return weight
 
         with (
             new_path(target, "file") as unfinished,

@@ -36,6 +36,11 @@ class WindowAttention(LlamaAttention):
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         super().__init__(args, tensors, layer)
         self.window = args.windows[layer]
+        pairs = args.rotary_dim // 2
+        first = args.rope_table_of_layer[layer] * pairs
+        has_several = len(args.rope_tables) > 1
+        # The columns of the layer's rotary table among the tables of all layers.
+        self.columns = slice(first, first + pairs) if has_several else None
 
     def forward(
         self,
@@ -53,6 +58,8 @@ class WindowAttention(LlamaAttention):
         xq, xk, xv = self.heads(x)  # [T, D] -> [T, H, h], [T, K, h], [T, K, h]
 
         mark(10)  # rotary embedding: position becomes an angle
+        if self.columns is not None:
+            frequencies = frequencies[:, self.columns].contiguous()
         xq = self.rotate(xq, frequencies)
         xk = self.rotate(xk, frequencies)
 

@@ -216,6 +216,11 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
             kinds[token_id] = (
                 Kind.UNKNOWN if kinds[token_id] == Kind.UNKNOWN else Kind.CONTROL
             )
+        unknown = values.get("unknown_token_id")
+        lacks_unknown = kind == "llama" and Kind.UNKNOWN not in kinds
+        if lacks_unknown and is_integer(unknown, 0, len(names) - 1):
+            # The files of some models mark the unknown token as a control token.
+            kinds[unknown] = Kind.UNKNOWN
         make = _sentencepiece if kind == "llama" else _byte_level
         return make(file, ids, kinds, roles)
 

@@ -136,6 +136,7 @@ STAGES: Mapping[int, Stage] = _stages("""
     matmul scores [H, T, S]
     multiply scores [H, T, S]
     add scores [H, T, S]
+    soft_cap scores [H, T, S]
     softmax scores [H, T, S]
 14 attention output | model.llama LlamaAttention.eager
     matmul output [H, T, h]
@@ -153,6 +154,7 @@ STAGES: Mapping[int, Stage] = _stages("""
     linear_transformations gate [T, F]
     linear_transformations up [T, F]
     swiglu hidden [T, F]
+    geglu hidden [T, F]
     to hidden [T, F]
     linear_transformation feed_forward [T, D]
     multiply scaled [T, D]
@@ -165,6 +167,8 @@ STAGES: Mapping[int, Stage] = _stages("""
     rms_norm x [T, D]
     linear_transformation logits [1, V]
     linear_transformation logits [T, V]
+    soft_cap capped [1, V]
+    soft_cap capped [T, V]
     div scaled [1, V]
     div scaled [T, V]
 20 sampling | inference.sampling Sampler.sample

@@ -42,6 +42,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "logits_scaling": 1.5,
     },
     "olmo2": {"model_type": "olmo2"},
+    "gemma2": {
+        "model_type": "gemma2",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 9,
+        "attn_logit_softcapping": 4.0,
+        "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": True,
+    },
+    "gemma3_text": {
+        "model_type": "gemma3_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 7,
+        "sliding_window_pattern": 6,
+        "num_hidden_layers": 7,
+        "tie_word_embeddings": True,
+    },
 }
 # Rows of whole blocks of each format.
 EVEN_SIZES = {
@@ -51,7 +67,10 @@ EVEN_SIZES = {
 
 def config_of(family: str, **changes: object) -> dict[str, Any]:
     """Returns the content of config.json."""
-    return _SIZES | CONFIGS[family] | changes
+    config = _SIZES | CONFIGS[family] | changes
+    if family.startswith("gemma"):  # GGUF files imply the head dimension
+        config.setdefault("query_pre_attn_scalar", config.get("head_dim"))
+    return config
 
 
 def write_family(
@@ -81,7 +100,7 @@ def random_arrays(
             continue
         values = uniform(number, int(np.prod(shapes[ours]))).reshape(shapes[ours])
         if "norm" in name:
-            values = 1 + 0.4 * values
+            values = 1 - args.norm_offset + 0.4 * values
         elif "embed" in name:
             values = 0.8 * values
         elif values.ndim == 2:

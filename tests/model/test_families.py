@@ -60,6 +60,13 @@ def test_fused_and_eager_attention_give_the_same_bits(
         ("granite", {"residual_multiplier": 0.61}),
         ("granite", {"attention_multiplier": 0.21}),
         ("granite", {"logits_scaling": 1.6}),
+        ("gemma2", {"query_pre_attn_scalar": 11}),
+        ("gemma2", {"sliding_window": 8}),
+        ("gemma2", {"attn_logit_softcapping": None}),
+        ("gemma2", {"final_logit_softcapping": 2.5}),
+        ("gemma3_text", {"layer_types": ["full_attention"] * 7}),
+        ("gemma3_text", {"rope_theta": 1e5}),
+        ("gemma3_text", {"rope_local_base_freq": 1e5}),
     ],
 )
 def test_each_key_of_a_family_counts(
@@ -133,6 +140,28 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "norm_eps": 1e-5,
         "head_dim": 2,
     },
+    "gemma2": {
+        "n_kv_heads": 4,
+        "max_context_length": 8192,
+        "head_dim": 256,
+        "query_scalar": 256.0,
+        "window": 4096,
+        "window_layers": (0, 2),
+        "score_cap": 50.0,
+        "logits_cap": 30.0,
+    },
+    "gemma3_text": {
+        "n_kv_heads": 4,
+        "max_context_length": 131072,
+        "head_dim": 256,
+        "rope_theta": 1e6,
+        "local_rope_theta": 1e4,
+        "query_scalar": 256.0,
+        "window": 4096,
+        "window_layers": (0, 1, 2, 3, 4, 6),
+        "score_cap": None,
+        "logits_cap": None,
+    },
 }
 
 
@@ -143,7 +172,7 @@ def test_a_missing_key_has_the_default_of_transformers(
     absent = dict.fromkeys(
         (
             "num_key_value_heads", "head_dim", "rms_norm_eps", "max_position_embeddings",
-            *(key for key in CONFIGS[family] if key != "model_type"),
+            *(k for k in CONFIGS[family] if k not in ("model_type", "num_hidden_layers")),
         ), "absent",
     )  # fmt: skip
     sizes = {"hidden_size": 64, "num_attention_heads": 32}
@@ -151,7 +180,7 @@ def test_a_missing_key_has_the_default_of_transformers(
     assert {key: getattr(args, key) for key in DEFAULTS[family]} == DEFAULTS[family]
     source = find_source(tmp_path)
     assert isinstance(source, HuggingFaceSource)
-    assert source.tied is (family == "smollm3")
+    assert source.tied is (family in ("smollm3", "gemma2", "gemma3_text"))
     null = args_of(tmp_path, family, **absent | sizes | {"num_key_value_heads": None})
     assert null.n_kv_heads == 32
     theta = {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
@@ -224,12 +253,16 @@ BAD: dict[str, tuple[str, dict[str, object], str]] = {
         "type: expected 'default'",
     ),
     "GeLU": ("olmo2", {"hidden_act": "gelu"}, "hidden_act: expected 'silu'"),
-    "Gemma 2": ("qwen2", {"model_type": "gemma2"}, "gemma2: four norms in a layer"),
+    "another activation": (
+        "gemma2",
+        {"hidden_activation": "relu"},
+        "hidden_activation: expected 'gelu_pytorch_tanh'",
+    ),
     "experts": ("qwen2", {"model_type": "qwen3_moe"}, "qwen3_moe: a mixture of experts"),
     "a family that nobody knows": (
         "qwen2",
         {"model_type": "bamba"},
-        "model_type: expected 'granite' or 'llama' or 'mistral'",
+        "model_type: expected 'gemma2' or 'gemma3_text' or 'granite'",
     ),
     "missing sizes": (
         "qwen2",

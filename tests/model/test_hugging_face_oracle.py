@@ -230,6 +230,58 @@ CONFIGS: dict[str, dict[str, Any]] = {
         eos_token_id=3,
         rms_norm_eps=1e-6,
     ),
+    "Gemma 2 2B, soft caps and windows": sizes(
+        72,
+        4,
+        2,
+        230,
+        229,
+        4,
+        model_type="gemma2",
+        head_dim=20,
+        query_pre_attn_scalar=30,
+        sliding_window=40,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=8.0,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+    ),
+    "Gemma 3 270M, windows with a rotary embedding": sizes(
+        60,
+        4,
+        1,
+        200,
+        233,
+        7,
+        model_type="gemma3_text",
+        head_dim=20,
+        query_pre_attn_scalar=20,
+        sliding_window=32,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+    ),
+    "Gemma 3 4B, scaled by 8": sizes(
+        64,
+        4,
+        2,
+        200,
+        239,
+        7,
+        model_type="gemma3_text",
+        head_dim=20,
+        query_pre_attn_scalar=20,
+        sliding_window=32,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        rope_parameters={
+            "full_attention": {
+                "rope_type": "linear",
+                "rope_theta": 1000000.0,
+                "factor": 8.0,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
     "shards": sizes(64, 4, 2, 130, 167, 3, max_shard_size="60KB"),
 }
 EVERY_CONFIG = pytest.mark.parametrize("name", CONFIGS)
@@ -248,7 +300,8 @@ def randomise(model: Any, tied: bool) -> None:
     for name, weight in model.named_parameters():
         values = 2 * torch.rand(weight.shape, generator=generator) - 1
         if "norm" in name:
-            values = 1 + 0.4 * values
+            is_offset = model.config.model_type.startswith("gemma")
+            values = (0 if is_offset else 1) + 0.4 * values
         elif name.endswith(".bias"):
             values = 0.5 * values
         elif "embed_tokens" in name:

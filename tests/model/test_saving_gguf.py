@@ -58,6 +58,10 @@ NO_SCALING = "linear scaling, as {} requires in GGUF files, got Llama 3.1's scal
 # The models that llama.cpp's architectures do not have, and the reason in the error.
 # qwen2, qwen3 and olmo2 ignore `mlp_bias`, and qwen2 `attention_bias`.
 REJECTED = {
+    ("gemma2", "attention biases"): "only biases that gemma2 has in GGUF files",
+    ("gemma2", "Llama 3.1's RoPE"): "RoPE without or with linear scaling",
+    ("gemma3_text", "attention biases"): "only biases that gemma3 has in GGUF files",
+    ("gemma3_text", "Llama 3.1's RoPE"): "RoPE without or with linear scaling",
     ("qwen3", "attention biases"): NO_BIASES.format("qwen3", "wo"),
     ("smollm3", "attention biases"): NO_BIASES.format("smollm3", "wo"),
     ("smollm3", "feed-forward biases"): NO_BIASES.format("smollm3", "w1, w2, w3"),
@@ -116,6 +120,7 @@ def test_a_written_family_gives_the_bits_of_its_directory(
         dtype=ml.float32 if is_bfloat16 else given.args.dtype,
         feed_forward_dtype=ml.bfloat16 if is_bfloat16 else None,
         rope_pairs=made.args.rope_pairs,
+        norm_offset=made.args.norm_offset,
         norm_eps=float(np.float32(given.args.norm_eps)),
         **{
             name: float(np.float32(value))

@@ -29,6 +29,8 @@ class Family:
         gguf: The metadata keys and tensors of the family's GGUF files.
         layer_rows: The names and sizes of the tensors in a layer.
         biases: The matrices in a layer that always have biases.
+        norm_offset: The number that is added to the weights of norms in Hugging Face's
+            files. GGUF files contain the sums.
         args_class: The class for sizes and constants.
         transformer: The network class.
     """
@@ -37,6 +39,7 @@ class Family:
     gguf: ClassVar[GgufSchema]
     layer_rows: ClassVar[tuple[TensorRow, ...]] = LAYER_ROWS
     biases: ClassVar[tuple[str, ...]] = ()
+    norm_offset: ClassVar[float] = 0.0
     args_class: ClassVar[type[ModelArgs]] = ModelArgs
     transformer: ClassVar[type[LlamaTransformer]] = LlamaTransformer
 

@@ -208,7 +208,7 @@ class GgufSource(Source):
         from .hugging_face import HuggingFaceSource
 
         saved_args = HuggingFaceSource.read(directory, directory).args
-        fields = ("dtype", "feed_forward_dtype", "rope_pairs")
+        fields = ("dtype", "feed_forward_dtype", "rope_pairs", "norm_offset")
         unchecked = {name: getattr(args, name) for name in fields}
         if replace(saved_args, **unchecked) != with_named_scaling(args):
             raise mismatch("save", "a model that config.json can describe", "another one")

@@ -227,6 +227,7 @@ def args_from_config(config: HuggingFaceConfig, family: Family) -> ModelArgs:
         "rope_pairs": "halves",
         "biases": tuple(biases),
         "layer_rows": family.layer_rows,
+        "norm_offset": family.norm_offset,
     }
     return family.args_class(**fields | family.fields_of_config(config))
 
