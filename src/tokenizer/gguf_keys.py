@@ -255,7 +255,11 @@ def _sentencepiece(
             return None
     if file.value("remove_extra_whitespaces", False):
         raise file.mismatch("remove_extra_whitespaces", "false", "true")
-    names = [*ids]
+    # Files contain the spaces of user-defined pieces; SentencePiece writes U+2581.
+    names = [
+        name.replace(" ", "\u2581") if kind == Kind.USER_DEFINED else name
+        for name, kind in zip(ids, kinds, strict=True)
+    ]
     model = SentencePieceModel(
         pieces=tuple(map(Piece, names, file.listed("scores", float, len(names)), kinds)),
         bos_piece=names[roles["bos"]] if "bos" in roles else "<s>",

@@ -217,6 +217,13 @@ def test_pieces_may_be_added_as_words_or_as_padding():
     assert not tokenizer.is_special(264)
 
 
+def test_spaces_in_an_added_piece_are_the_spaces_of_a_text():
+    tokenizer = made(pieces_keys(("   ", 0.0, USER_DEFINED)))
+    ids = tokenizer.encode("a   a", bos=False, eos=False)
+    assert tokenizer.vocab_size - 1 in ids
+    assert tokenizer.decode(ids) == "a   a"
+
+
 def test_the_begin_token_is_the_piece_with_its_id():
     tokenizer = made(pieces_keys(("[BOS]", 0.0, CONTROL), bos_token_id=264))
     assert (tokenizer.bos_id, tokenizer.encode("a", bos=True, eos=False)[0]) == (264, 264)
