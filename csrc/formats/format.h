@@ -264,3 +264,75 @@ INLINE float put_scale(uint8_t *block, float scale, ptrdiff_t *refused)
     *refused += isfinite(scale) && !is_finite;
     return is_finite && isfinite(factor) ? factor : 0.0f;
 }
+
+#ifdef UNIT_CODES
+/*
+ * The factors of a unit of VEC_LANES groups as vectors, with AVX2 and AVX-512. A product of few
+ * tokens uses them as they are loaded, with one lane for each group of a row. A product of many
+ * tokens transposes those of VEC_LANES rows, so that a vector contains the scales of one group,
+ * with one lane for each row.
+ */
+
+/* The scales and minima of the first and second parts of the groups of a unit, one lane per group.
+ * Lanes without a group contain 0. */
+typedef struct UnitFactors {
+    vec scales[2];
+    vec mins[2];
+} UnitFactors;
+
+/* The factors of VEC_LANES groups, multiplied by their steps if they have any. */
+INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has_steps, int part,
+                         const ExpandedFormat f)
+{
+    const halves all = has_steps ? repeat_halves(*factors) : join_words(factors);
+    if (f.scale_type == TYPE_FLOAT32) { /* one factor for two groups */
+        float of_blocks[VEC_LANES / 2];
+        memcpy(of_blocks, &all, sizeof of_blocks);
+        return load_twice(of_blocks);
+    }
+    const vec wide = f.scale_type == TYPE_FLOAT16 ? widen_float16(all) : widen_bfloat16(all);
+    return has_steps ? vec_multiply(wide, widen_steps(steps, f.parts, part)) : wide;
+}
+
+/* Loads the scales and minima of a unit that consists of some consecutive blocks. */
+INLINE void load_factors(UnitFactors *unit, const uint8_t *codes, const char *scales,
+                         ptrdiff_t blocks, const ExpandedFormat f)
+{
+    Factors factors = {0};
+#pragma GCC unroll 16
+    for (int b = 0; b < UNIT_CODES / f.elements; b++) {
+        if (b >= blocks)
+            break;
+        block_factors(&factors, (int)(b * f.elements / GROUP), codes + b * f.code_bytes,
+                      scales + b * scales_apart(f), f);
+    }
+#pragma GCC unroll 2
+    for (int part = 0; part < f.parts; part++) {
+        unit->scales[part] =
+            widen_factors(factors.scales, factors.scale_steps, f.has_steps, part, f);
+        unit->mins[part] = widen_factors(factors.mins, factors.min_steps, f.has_mins == 2, part, f);
+    }
+}
+
+/* Loads the factors of VEC_LANES groups. */
+INLINE void load_whole_factors(UnitFactors *unit, const uint8_t *codes, const char *scales,
+                               const ExpandedFormat f)
+{
+    if (f.scale_bytes) { /* scales and codes are contiguous, so whole vectors are loaded */
+        halves of_groups;
+        memcpy(&of_groups, scales, sizeof of_groups);
+        unit->scales[0] = f.levels ? vec_multiply(load_twice((const float *)scales),
+                                                  vec_all(&(float){LEVEL_STEP}))
+                                   : widen_bfloat16(of_groups);
+        return;
+    }
+#ifdef GATHERS_HALVES
+    if (!f.factors && f.scale_type == TYPE_FLOAT16 && GATHERS_HALVES(f.code_bytes)) {
+        unit->scales[0] = widen_float16(halves_apart(codes, f.code_bytes));
+        unit->mins[0] = widen_float16(halves_apart(codes + 2, f.code_bytes));
+        return;
+    }
+#endif
+    load_factors(unit, codes, scales, UNIT_CODES / f.elements, f);
+}
+#endif

@@ -11,6 +11,10 @@
 /* The codes of one group as int8, the result of expand_group (formats/format.h). */
 typedef __m256i group;
 
+/* Number of codes in a unit, whose groups are as many as the lanes of a vector. Only AVX2 and
+ * AVX-512 have units. */
+#define UNIT_CODES (VEC_LANES * GROUP)
+
 /* Extracts some bits of each byte, starting at bit `from`, and moves them to bit `to`. */
 INLINE group bit_field(group bytes, int from, int bits, int to)
 {

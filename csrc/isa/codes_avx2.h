@@ -151,6 +151,8 @@ INLINE ivec upper_pairs(ivec a, ivec b) { return _mm256_unpackhi_epi64(a, b); }
 /* The lower 16 bytes of a and b, and the upper 16 bytes of a and b. */
 #define lower_halves lower_quarters
 #define upper_halves upper_quarters
+/* A vector has 8 words, so 8 vectors are a square. */
+#define transpose_square transpose_words
 INLINE ivec lower_quarters(ivec a, ivec b) { return _mm256_permute2x128_si256(a, b, 0x20); }
 INLINE ivec upper_quarters(ivec a, ivec b) { return _mm256_permute2x128_si256(a, b, 0x31); }
 

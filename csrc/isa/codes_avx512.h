@@ -112,6 +112,23 @@ INLINE ivec load_for_all(const uint8_t *bytes)
 INLINE ivec lower_halves(ivec a, ivec b) { return _mm512_shuffle_i32x4(a, b, 0x88); }
 INLINE ivec upper_halves(ivec a, ivec b) { return _mm512_shuffle_i32x4(a, b, 0xDD); }
 
+/* Transposes words: word i of all 16 vectors is moved to vector i. */
+INLINE void transpose_square(ivec v[16])
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4)
+        transpose_in_lanes(v + i);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const ivec even[2] = {lower_halves(v[i], v[4 + i]), lower_halves(v[8 + i], v[12 + i])};
+        const ivec odd[2] = {upper_halves(v[i], v[4 + i]), upper_halves(v[8 + i], v[12 + i])};
+        v[i] = lower_halves(even[0], even[1]);
+        v[4 + i] = lower_halves(odd[0], odd[1]);
+        v[8 + i] = upper_halves(even[0], even[1]);
+        v[12 + i] = upper_halves(odd[0], odd[1]);
+    }
+}
+
 /* a | (b rotated & mask). Word i of b is rotated left by left[i] bits. The mask is
  * repeated for each byte. */
 INLINE ivec or_rotated(ivec a, ivec b, const int left[VEC_LANES], int mask)

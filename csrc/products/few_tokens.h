@@ -49,9 +49,6 @@
 #endif
 #include "products/transposed_bytes.h"
 
-/* Number of codes in a unit, whose groups are one vector of sums. */
-enum { UNIT_CODES = VEC_LANES * GROUP };
-
 /* The kind of panel for few tokens of a format. */
 INLINE PanelKind panel_of_few(const ExpandedFormat f, const Activations activations)
 {
@@ -65,20 +62,6 @@ INLINE PanelKind panel_of_few(const ExpandedFormat f, const Activations activati
 INLINE ivec add_words(ivec a, ivec b) { return ivec_add(lower_words(a, b), upper_words(a, b)); }
 INLINE ivec add_pairs(ivec a, ivec b) { return ivec_add(lower_pairs(a, b), upper_pairs(a, b)); }
 
-/* The factors of VEC_LANES groups, multiplied by their steps if they have any. */
-INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has_steps, int part,
-                         const ExpandedFormat f)
-{
-    const halves all = has_steps ? repeat_halves(*factors) : join_words(factors);
-    if (f.scale_type == TYPE_FLOAT32) { /* one factor for two groups */
-        float of_blocks[VEC_LANES / 2];
-        memcpy(of_blocks, &all, sizeof of_blocks);
-        return load_twice(of_blocks);
-    }
-    const vec wide = f.scale_type == TYPE_FLOAT16 ? widen_float16(all) : widen_bfloat16(all);
-    return has_steps ? vec_multiply(wide, widen_steps(steps, f.parts, part)) : wide;
-}
-
 /*
  * A unit: VEC_LANES groups of one row, or fewer at the end of the row. Vectors of codes without a
  * group are neither loaded nor multiplied. Lanes without a group get a scale of 0, so they add 0.
@@ -87,8 +70,7 @@ typedef struct CodeUnit {
     ivec codes[8]; /* codes of VECTOR_GROUPS groups each; transposed bytes in a whole unit of a
                     * format that takes_bytes */
     ivec odd[8];   /* with levels: the odd codes; `codes` then contains the even codes */
-    vec scales[2]; /* scales of the first and second parts, one lane per group */
-    vec mins[2];   /* minima of the first and second parts, one lane per group */
+    UnitFactors factors;
 } CodeUnit;
 
 /*
@@ -148,47 +130,6 @@ INLINE void load_codes(CodeUnit *u, const uint8_t *codes, ptrdiff_t groups, cons
     }
 }
 
-/* Loads the scales and minima of a unit that consists of some consecutive blocks. */
-INLINE void load_factors(CodeUnit *u, const uint8_t *codes, const char *scales, ptrdiff_t blocks,
-                         const ExpandedFormat f)
-{
-    Factors factors = {0};
-#pragma GCC unroll 16
-    for (int b = 0; b < UNIT_CODES / f.elements; b++) {
-        if (b >= blocks)
-            break;
-        block_factors(&factors, (int)(b * f.elements / GROUP), codes + b * f.code_bytes,
-                      scales + b * scales_apart(f), f);
-    }
-#pragma GCC unroll 2
-    for (int part = 0; part < f.parts; part++) {
-        u->scales[part] = widen_factors(factors.scales, factors.scale_steps, f.has_steps, part, f);
-        u->mins[part] = widen_factors(factors.mins, factors.min_steps, f.has_mins == 2, part, f);
-    }
-}
-
-/* Loads the factors of VEC_LANES groups. */
-INLINE void load_whole_factors(CodeUnit *u, const uint8_t *codes, const char *scales,
-                               const ExpandedFormat f)
-{
-    if (f.scale_bytes) { /* scales and codes are contiguous, so whole vectors are loaded */
-        halves of_groups;
-        memcpy(&of_groups, scales, sizeof of_groups);
-        u->scales[0] = f.levels ? vec_multiply(load_twice((const float *)scales),
-                                               vec_all(&(float){LEVEL_STEP}))
-                                : widen_bfloat16(of_groups);
-        return;
-    }
-#ifdef GATHERS_HALVES
-    if (!f.factors && f.scale_type == TYPE_FLOAT16 && GATHERS_HALVES(f.code_bytes)) {
-        u->scales[0] = widen_float16(halves_apart(codes, f.code_bytes));
-        u->mins[0] = widen_float16(halves_apart(codes + 2, f.code_bytes));
-        return;
-    }
-#endif
-    load_factors(u, codes, scales, UNIT_CODES / f.elements, f);
-}
-
 /* Loads a unit of VEC_LANES groups. */
 INLINE CodeUnit load_whole_unit(const uint8_t *codes, const char *scales, const ExpandedFormat f)
 {
@@ -201,7 +142,7 @@ INLINE CodeUnit load_whole_unit(const uint8_t *codes, const char *scales, const 
             u.codes[i] = ivec_load(codes + i * (ptrdiff_t)sizeof(ivec));
     else
         load_codes(&u, codes, VEC_LANES, f);
-    load_whole_factors(&u, codes, scales, f);
+    load_whole_factors(&u.factors, codes, scales, f);
     return u;
 }
 
@@ -211,7 +152,7 @@ INLINE CodeUnit load_short_unit(const uint8_t *codes, const char *scales, ptrdif
 {
     CodeUnit u = {.codes = {{0}}}; /* with a loop of stores, gcc calls memset, which takes 30 ns */
     load_codes(&u, codes, groups, f);
-    load_factors(&u, codes, scales, groups * GROUP / f.elements, f);
+    load_factors(&u.factors, codes, scales, groups * GROUP / f.elements, f);
     return u;
 }
 
@@ -265,13 +206,14 @@ INLINE vec add_scaled(vec lanes, const CodeUnit *u, const ivec *sums, XUnit x,
     const vec x_scales = vec_load(x.scales);
 #pragma GCC unroll 2
     for (int part = 0; part < f.parts; part++)
-        lanes =
-            mac_float32(lanes, ivec_to_float(sums[part]), vec_multiply(u->scales[part], x_scales));
+        lanes = mac_float32(lanes, ivec_to_float(sums[part]),
+                            vec_multiply(u->factors.scales[part], x_scales));
     if (!f.has_mins)
         return lanes;
 #pragma GCC unroll 2
     for (int part = 0; part < f.parts; part++)
-        lanes = mac_float32(lanes, sums_of_x(x, part, f), vec_multiply(u->mins[part], x_scales));
+        lanes = mac_float32(lanes, sums_of_x(x, part, f),
+                            vec_multiply(u->factors.mins[part], x_scales));
     return lanes;
 }
 

@@ -177,27 +177,51 @@ INLINE ptrdiff_t wide_floats(int vectors, int parts, int has_mins)
     return (vectors + parts * (has_mins ? 2 : 1)) * VEC_LANES;
 }
 
-/* Writes the scales and minima of a block to the lane of its row, starting with the first group. */
-INLINE void widen_block_factors(float *out, ptrdiff_t floats, const uint8_t *codes,
-                                const char *scale, const ExpandedFormat f)
+/* VEC_LANES rows of a K block. Vectors beyond the last row of a chunk repeat that row. */
+typedef struct RowsOfBlocks {
+    const Weight *weight;
+    const uint8_t *codes[VEC_LANES];
+    ptrdiff_t blocks[VEC_LANES]; /* numbers of the first blocks */
+} RowsOfBlocks;
+
+/* Writes the scales and minima of up to VEC_LANES groups: those of a group in one vector for each
+ * of its parts, with one lane for each row. */
+INLINE void widen_unit_factors(float *out, ptrdiff_t floats, const RowsOfBlocks *rows,
+                               ptrdiff_t first, const ptrdiff_t groups, const ExpandedFormat f)
 {
-    Factors factors = {0};
-    block_factors(&factors, 0, codes, scale, f);
-    for (int g = 0; g < f.elements / GROUP; g++, out += floats)
+    const ptrdiff_t block = first / (f.elements / GROUP), blocks = groups * GROUP / f.elements;
+    ivec of_rows[4][VEC_LANES];
+    for (int r = 0; r < VEC_LANES; r++) {
+        const uint8_t *codes = rows->codes[r] + block * f.code_bytes;
+        float room[VEC_LANES];
+        const char *scales = scales_at(room, rows->weight, rows->blocks[r] + block, blocks, f);
+        UnitFactors unit;
+        if (groups == VEC_LANES)
+            load_whole_factors(&unit, codes, scales, f);
+        else
+            load_factors(&unit, codes, scales, blocks, f);
+#pragma GCC unroll 2
         for (int part = 0; part < f.parts; part++) {
-            out[part * VEC_LANES] = scale_of(&factors, g, part, f);
-            if (f.has_mins)
-                out[(f.parts + part) * VEC_LANES] = minimum_of(&factors, g, part, f);
+            of_rows[part][r] = (ivec)unit.scales[part];
+            of_rows[f.parts + part][r] = (ivec)unit.mins[part];
         }
+    }
+    for (int i = 0; i < f.parts * (f.has_mins ? 2 : 1); i++) {
+        transpose_square(of_rows[i]);
+#pragma GCC unroll 16
+        for (int g = 0; g < VEC_LANES; g++)
+            if (g < groups)
+                memcpy(out + g * floats + i * VEC_LANES, &of_rows[i][g], sizeof(ivec));
+    }
 }
 
 /*
- * Widens a K block to [rows / VEC_LANES][groups][wide_floats], which a tile reads. Vectors beyond
- * the last row repeat that row; those results are not used.
+ * Widens a K block to [rows / VEC_LANES][groups][wide_floats], which a tile reads. The results of
+ * vectors beyond the last row are not used.
  */
 INLINE void widen_rows(const IntegerKBlock *k, const ExpandedFormat f, const PanelKind kind)
 {
-    const ptrdiff_t blocks = k->count / f.elements, block_groups = f.elements / GROUP;
+    const ptrdiff_t blocks = k->count / f.elements, groups = k->count / GROUP;
     const ptrdiff_t floats = wide_floats(code_vectors(kind), f.parts, f.has_mins);
     const ptrdiff_t row_blocks = k->in / f.elements, row_bytes = row_blocks * f.code_bytes;
     const ptrdiff_t row_scales = row_blocks * f.scale_bytes, bytes = blocks * f.code_bytes;
@@ -212,25 +236,26 @@ INLINE void widen_rows(const IntegerKBlock *k, const ExpandedFormat f, const Pan
                       INTO_L2);
     }
     for (ptrdiff_t first = 0; first < k->rows; first += VEC_LANES) {
-        const uint8_t *rows[VEC_LANES];
+        RowsOfBlocks rows = {.weight = k->weight};
         for (int r = 0; r < VEC_LANES; r++) {
             const ptrdiff_t row = min_size(first + r, k->rows - 1);
-            const ptrdiff_t block = ((k->row + row) * k->in + k->start) / f.elements;
-            float room;
-            rows[r] = codes + row * row_bytes;
-            prefetch_span(rows[r] + bytes, bytes, INTO_L2);
-            for (ptrdiff_t b = 0; b < blocks; b++)
-                widen_block_factors(
-                    out + b * block_groups * floats + code_vectors(kind) * VEC_LANES + r, floats,
-                    rows[r] + b * f.code_bytes, scales_at(&room, k->weight, block + b, 1, f), f);
+            rows.codes[r] = codes + row * row_bytes;
+            rows.blocks[r] = ((k->row + row) * k->in + k->start) / f.elements;
+            prefetch_span(rows.codes[r] + bytes, bytes, INTO_L2);
         }
+        float *factors = out + code_vectors(kind) * VEC_LANES;
+        ptrdiff_t whole = 0; /* groups in whole units */
+        for (; whole + VEC_LANES <= groups; whole += VEC_LANES)
+            widen_unit_factors(factors + whole * floats, floats, &rows, whole, VEC_LANES, f);
+        if (whole < groups)
+            widen_unit_factors(factors + whole * floats, floats, &rows, whole, groups - whole, f);
         for (ptrdiff_t b = 0; f.levels && b < blocks; b++, out += 2 * floats)
-            widen_block_of_two(out, rows, b, floats, f);
-        for (ptrdiff_t g = 0; !f.levels && g < blocks * block_groups; g++, out += floats)
+            widen_block_of_two(out, rows.codes, b, floats, f);
+        for (ptrdiff_t g = 0; !f.levels && g < groups; g++, out += floats)
             if (kind == PANEL_INT8)
-                widen_group_to_bytes(out, rows, g, f);
+                widen_group_to_bytes(out, rows.codes, g, f);
             else
-                widen_group(out, rows, g, f);
+                widen_group(out, rows.codes, g, f);
     }
 }
 

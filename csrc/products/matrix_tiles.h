@@ -340,23 +340,6 @@ INLINE void put_groups(char *tiles, const uint8_t *const *rows, ptrdiff_t first,
     }
 }
 
-/* Rows of 16 words become columns. */
-INLINE void transpose_square(ivec v[16])
-{
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4)
-        transpose_in_lanes(v + i);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const ivec even[2] = {lower_halves(v[i], v[4 + i]), lower_halves(v[8 + i], v[12 + i])};
-        const ivec odd[2] = {upper_halves(v[i], v[4 + i]), upper_halves(v[8 + i], v[12 + i])};
-        v[i] = lower_halves(even[0], even[1]);
-        v[4 + i] = lower_halves(odd[0], odd[1]);
-        v[8 + i] = upper_halves(even[0], even[1]);
-        v[12 + i] = upper_halves(odd[0], odd[1]);
-    }
-}
-
 /* Where some rows of blocks are. */
 typedef struct BlockRows {
     const uint8_t *codes[TILE_WEIGHTS];
@@ -373,15 +356,15 @@ INLINE void put_factors(char *tiles, const BlockRows *rows, ptrdiff_t first, ptr
     for (int r = 0; r < TILE_WEIGHTS; r++) {
         const uint8_t *codes = rows->codes[r] + block * f.code_bytes;
         const char *scales = rows->scales[r] + block * f.scale_bytes;
-        CodeUnit u;
+        UnitFactors unit;
         if (groups == LANES)
-            load_whole_factors(&u, codes, scales, f);
+            load_whole_factors(&unit, codes, scales, f);
         else
-            load_factors(&u, codes, scales, blocks, f);
+            load_factors(&unit, codes, scales, blocks, f);
 #pragma GCC unroll 2
         for (int part = 0; part < f.parts; part++) {
-            of_rows[part][r] = (ivec)u.scales[part];
-            of_rows[f.parts + part][r] = (ivec)u.mins[part];
+            of_rows[part][r] = (ivec)unit.scales[part];
+            of_rows[f.parts + part][r] = (ivec)unit.mins[part];
         }
     }
     for (int i = 0; i < f.parts * (f.has_mins ? 2 : 1); i++) {
