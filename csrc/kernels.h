@@ -36,9 +36,10 @@
  *     largest |x| in the group. All operations are in float32, rounded to nearest even:
  *       16 bits: xs is the smallest power of two >= 2^-126 with |x| / xs <= 32767 after rounding,
  *                and q = rint(x / xs);
- *       8 bits:  xs = absmax / 127 and q = rint(x * (127 / absmax)), so |q| <= 127. If absmax is
- *                below 127 * 2^-126, xs and all q are 0;
- *     if an element is not finite, xs is a NaN;
+ *       8 bits:  xs = absmax / n and q = rint(r) with r = x * (n / absmax), so |q| <= 127. n is
+ * 127, 126 or 125, whichever has the smallest E(n) / n^2, and the largest if some are equal. E(n)
+ * is the sum of (r - q)^2: lane l adds the squares of elements 2l and 2l + 1. If absmax is below
+ * 127 * 2^-126, xs and all q are 0; if an element is not finite, xs is a NaN;
  *   - a bias is added in float32 to the sum before it is rounded;
  *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
  * The contract has one exception: with AVX512-BF16, products that run in bfloat16 treat subnormal

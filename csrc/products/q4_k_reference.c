@@ -8,6 +8,20 @@ static int six_bits(const uint8_t *bytes, int g, int first)
     return (bytes[4 + g] >> first & 15) | bytes[first + g - 4] >> 6 << 4;
 }
 
+/* Converts 32 elements to 8-bit integers, where n is the largest, and returns the sum of the
+ * squared errors of the integers. */
+static float round_to_8_bits(int32_t *q, const uint16_t *x, float n, float absmax)
+{
+    float lanes[LANES] = {0};
+    for (int i = 0; i < 32; i++) {
+        const float exact = bfloat16_to_float32(x[i]) * (n / absmax);
+        q[i] = (int32_t)rintf(exact);
+        const float error = exact - (float)q[i];
+        lanes[i / 2] += error * error;
+    }
+    return reduce_lanes(lanes);
+}
+
 /* Converts 32 finite bfloat16 elements to 8-bit integers, and returns their float32 scale. */
 static float quantize_to_8_bits(int32_t *q, const uint16_t *x)
 {
@@ -16,10 +30,20 @@ static float quantize_to_8_bits(int32_t *q, const uint16_t *x)
         const float magnitude = fabsf(bfloat16_to_float32(x[i]));
         absmax = magnitude > absmax ? magnitude : absmax;
     }
-    const int is_zero = absmax < 127.0f * 0x1p-126f;
-    for (int i = 0; i < 32; i++)
-        q[i] = is_zero ? 0 : (int32_t)rintf(bfloat16_to_float32(x[i]) * (127.0f / absmax));
-    return is_zero ? 0.0f : absmax / 127.0f;
+    if (absmax < 127.0f * 0x1p-126f) {
+        memset(q, 0, 32 * sizeof *q);
+        return 0.0f;
+    }
+    float best = 127.0f, least = INFINITY;
+    for (float n = 127.0f; n >= 125.0f; n--) {
+        const float errors = round_to_8_bits(q, x, n, absmax) / (n * n);
+        if (errors < least) {
+            best = n;
+            least = errors;
+        }
+    }
+    round_to_8_bits(q, x, best, absmax);
+    return absmax / best;
 }
 
 /* Converts 32 finite bfloat16 elements to 16-bit integers, and returns their scale, a power of
