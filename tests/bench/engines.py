@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from . import ik_llama_cpp
 from .counting import counted_calls
 
 OURS = "llama-bolts"
 TRANSFORMERS = "transformers"
 LLAMA_CPP = "llama.cpp"
+IK_LLAMA_CPP = "ik_llama.cpp"
+IK_REPACKED = "ik_llama.cpp -rtr 1"
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Setup:
     file.
 
     `sequences` is how many texts llama.cpp holds at once; they share the positions.
+    `activations` are those of our products with quantized weights. `calls` is the library
+    that `ik_llama_cpp.build` has made.
     """
 
     directory: Path
@@ -32,6 +37,8 @@ class Setup:
     positions: int
     gguf: Path | None = None
     sequences: int = 1
+    activations: str = "int16"
+    calls: Path | None = None
 
 
 class Engine:
@@ -92,7 +99,7 @@ class Ours(Engine):
 
         keep_freed_memory()  # as the program does
         ml.set_num_threads(setup.threads)
-        self.model = load_model(setup.directory)
+        self.model = load_model(setup.directory, activations=setup.activations)
         self.context = InferenceContext(self.model.args, setup.positions)
         self.info = ml.build_info()
         self._is_filled = False
@@ -305,10 +312,33 @@ class LlamaCpp(Engine):
         }
 
 
+class IkLlamaCpp(Engine):
+    """ik_llama.cpp, with its own defaults but the threads."""
+
+    repack = False
+
+    def __init__(self, setup: Setup) -> None:
+        assert setup.calls is not None
+        assert setup.gguf is not None
+        self.calls = ik_llama_cpp.Calls(
+            setup.calls, setup.gguf, self.repack, setup.positions, setup.threads
+        )
+        self.run = self.calls.run
+        self.reset = self.calls.clear
+
+
+class IkRepacked(IkLlamaCpp):
+    """ik_llama.cpp whose weights are laid out anew as they are loaded."""
+
+    repack = True
+
+
 ENGINES: dict[str, type[Engine]] = {
     OURS: Ours,
     TRANSFORMERS: Transformers,
     LLAMA_CPP: LlamaCpp,
+    IK_LLAMA_CPP: IkLlamaCpp,
+    IK_REPACKED: IkRepacked,
 }
 
 

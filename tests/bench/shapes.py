@@ -52,6 +52,8 @@ HELP = {
     "isas": "default: all that have vectors", "theirs": "llama.cpp's",
     "pytorch": "time PyTorch's linear too", "alone": "without llama.cpp",
     "beside": "another file of the model, whose start to ready is timed too",
+    "activations": "of our products with quantized weights",
+    "ik": "a directory of the sources of ik_llama.cpp, which is built there",
     "shares": "write what the plot of the page shows",
 }  # fmt: skip
 # Of a checkpoint, for `read_options`.
