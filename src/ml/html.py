@@ -65,7 +65,7 @@ def _sampled(array: Array) -> Array:
 
 
 def _real(array: Array) -> Array:
-    return np.abs(array) if np.iscomplexobj(array) else array.astype(np.float64)
+    return (np.abs(array) if np.iscomplexobj(array) else array).astype(np.float64)
 
 
 def _statistics(values: Array) -> str:
@@ -94,7 +94,9 @@ def _histogram(values: Array) -> str:
     high = float(finite.max())
     counts = [finite.size]
     if high > low and math.isfinite(high - low):
-        counts = np.histogram(finite, _BINS)[0].tolist()
+        # NumPy's histogram raises an error if the range has fewer numbers than bins.
+        bins = ((finite - low) / (high - low) * _BINS).astype(np.int64)
+        counts = np.bincount(bins.clip(0, _BINS - 1), minlength=_BINS).tolist()
     most = max(counts)
     width = 240 / len(counts)
     bars = "".join(

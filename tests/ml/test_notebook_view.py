@@ -56,6 +56,11 @@ def test_the_heat_map_is_a_picture_of_the_last_two_dimensions():
     assert pixels[1][0][0] > pixels[1][0][2]
 
 
+def test_neighbouring_values_have_a_histogram():
+    for x in (ml.polar(ml.ones(9), ml.arange(9).float()), ml.tensor([2**53, 2**53 + 2])):
+        assert len(re.findall("<rect", x._repr_html_())) in (1, 24)
+
+
 def test_a_quantized_tensor_and_a_large_one_have_a_view():
     assert "nf4" in ml.quantize(sample((4, 64)), "nf4")._repr_html_()
     large = ml.ones((), dtype="bfloat16").expand(2**14, 2**14)
