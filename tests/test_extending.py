@@ -89,7 +89,8 @@ def texts_of_tests(folder: Path) -> str:
 
 
 def test_every_function_that_ops_exports_is_an_op():
-    assert FUNCTIONS.items() <= OPS.items()
+    """A name such as `ml.cat` may be a second name of an op."""
+    assert set(FUNCTIONS.values()) <= set(OPS.values())
 
 
 def ops_of_modules() -> set[str]:

@@ -245,3 +245,9 @@ def test_polar_is_correctly_rounded_cosine_and_sine():
         for part, function in enumerate((np.cos, np.sin)):
             expected = np.asarray(exact(length) * function(exact(angle)))
             check_close(z.view_as_real()[..., part], expected)
+
+
+def test_bitwise_not_is_the_operator():
+    mask = ml.tensor([True, False])
+    assert ml.bitwise_not(mask).tolist() == (~mask).tolist() == [False, True]
+    assert ml.bitwise_not(ml.tensor([0, 5, -1])).tolist() == [-1, -6, 0]

@@ -153,3 +153,9 @@ def test_where_takes_numbers_and_broadcasts():
     assert ml.where(condition, 1.0, 0).dtype is ml.float32
     assert ml.where(condition, 1, 0).dtype is ml.int64
     assert ml.where(ml.tensor([]) > 0, 1, 0).shape == (0,)
+
+
+def test_getitem_is_the_index_operator():
+    x = ml.tensor([[1.0, 2.0], [3.0, 4.0]])
+    key = ml.tensor([1, 0, 1])
+    assert ml.getitem(x, key).tolist() == x[key].tolist() == [[3, 4], [1, 2], [3, 4]]
