@@ -225,7 +225,7 @@ def bytes_of(x: Array) -> tuple[Array, Array]:
     largest = np.abs(groups).max(axis=-1)
     counts = np.isfinite(largest) & (largest >= np.float32(127 * 2.0**-126))
     numbers = scales = least = None
-    for n in np.float32([127, 126, 125]):
+    for n in np.array([127, 126, 125], np.float32):
         factors = np.where(counts, n / largest, np.float32(0))
         exact = np.nan_to_num(groups * factors[..., None])
         rounded = np.rint(exact)
