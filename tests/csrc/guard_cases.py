@@ -215,7 +215,9 @@ def run_rotary_reference(
     )
 
 
-def run_attention_reference(memory: Memory, T: int, start_pos: int, half: int) -> None:
+def run_attention_reference(
+    memory: Memory, is_limited: bool, T: int, start_pos: int, half: int
+) -> None:
     S, K, G = start_pos + T, 2, 3
     keys, values = (filled(memory, (S, K, 2 * half), f32) for _ in range(2))
     xq, out = (
@@ -224,8 +226,15 @@ def run_attention_reference(memory: Memory, T: int, start_pos: int, half: int) -
     )
     scratch = memory.array((S,), f32)
     limits = calls.Limits(max(1, S // 2), filled(memory, (K * G,), f32), 3.0)
-    for each in (calls.NO_LIMITS, limits):
-        calls.attention_reference(xq, keys, values, start_pos, scratch, out, each)
+    calls.attention_reference(
+        xq,
+        keys,
+        values,
+        start_pos,
+        scratch,
+        out,
+        limits if is_limited else calls.NO_LIMITS,
+    )
 
 
 def run_batched_matmul(
@@ -306,9 +315,18 @@ def cache_in(memory: Memory, positions: int, K: int, h: int, dtype: Any) -> call
 
 
 def run_attention(
-    memory: Memory, dtype: Any, heads: Sizes, T: int, positions: int, half: int
+    memory: Memory,
+    dtype: Any,
+    heads: Sizes,
+    is_limited: bool,
+    T: int,
+    positions: int,
+    half: int,
 ) -> None:
-    """Let T tokens follow `positions` - 1 others, so that one may be the first."""
+    """Let T tokens follow `positions` - 1 others, so that one may be the first.
+
+    Limited attention has a window, sinks and a soft cap.
+    """
     (H, K) = heads
     start = max(0, positions - 1)
     h = 2 * half
@@ -317,8 +335,7 @@ def run_attention(
     out = memory.array(shape, dtype)
     xq = filled(memory, shape, dtype)
     limits = calls.Limits(positions // 2 + 1, filled(memory, (H,), f32), 3.0)
-    for each in (calls.NO_LIMITS, limits):
-        calls.attention(xq, cache, start, out, each)
+    calls.attention(xq, cache, start, out, limits if is_limited else calls.NO_LIMITS)
 
 
 def run_write_cache(
@@ -378,7 +395,7 @@ CASES: dict[str, Case] = {
         run_rotary_reference, [(False,), (True,)], 3, [(40, 65, 5)], is_reference=True
     ),
     "attention_reference": Case(
-        run_attention_reference, [()], 3, [(2, 300, 5)], is_reference=True
+        run_attention_reference, [(False,), (True,)], 3, [(2, 300, 5)], is_reference=True
     ),
     "quantize": Case(
         run_quantize, list(product((ml.nf4, ml.int8_block), TYPES)), 1, _LONG_SPANS
@@ -422,7 +439,7 @@ CASES: dict[str, Case] = {
     "soft_cap": Case(run_soft_cap, [(dtype,) for dtype in ACTIVATIONS], 1, _LONG_SPANS),
     "attention": Case(
         run_attention,
-        list(product(ACTIVATIONS, ((1, 1), (3, 1), (6, 2)))),
+        list(product(ACTIVATIONS, ((1, 1), (3, 1), (6, 2)), (False, True))),
         3,
         [(1, 513, 32), (2, 512, 5), (40, 489, 17), (300, 1, 33), (1, 2049, 64)],
     ),

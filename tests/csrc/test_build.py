@@ -109,7 +109,7 @@ CHOICES = {
     "activations",
 }
 ENUMS = {"Activations", "ElementType", "ElementwiseOp", "InstructionSet", "Waiting"}
-NUMBERS = {"eps", "scale", "nested_offset"}
+NUMBERS = {"eps", "scale", "nested_offset", "cap", "soft_cap"}
 # Tools run without the sanitizer that a test build has loaded before everything.
 PLAIN_ENVIRONMENT = {
     name: value for name, value in os.environ.items() if name != "LD_PRELOAD"

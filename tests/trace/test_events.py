@@ -62,8 +62,12 @@ def test_a_stage_leads_to_its_line_of_code_its_section_its_diagram_and_its_ops(s
 
 
 def test_every_stage_is_marked_at_one_place():
-    # A family that replaces a method marks the stages of the method again.
-    files = [path for path in source_files() if path.parent.name != "families"]
+    # A class that replaces a method of llama.py marks the stages of the method again.
+    files = [
+        path
+        for path in source_files()
+        if path.parent.name != "families" and path.name != "windows.py"
+    ]
     text = "".join(path.read_text(encoding="utf-8") for path in files)
     marked = [
         int(number)

@@ -330,9 +330,9 @@ def multinomial(
         )
     count = checked_ints("multinomial", "num_samples", (num_samples,))[0]
     is_replaced = checked_flag("multinomial", "replacement", replacement)
-    values = (
-        probabilities.numpy().astype(np.float64).reshape(-1, probabilities._shape[-1])
-    )
+    rows = math.prod(probabilities._shape[:-1])
+    values = probabilities.numpy().astype(np.float64)
+    values = values.reshape(rows, probabilities._shape[-1])
     if not (np.isfinite(values).all() and (values >= 0).all()):
         raise TensorError("[multinomial] weights must be finite and >= 0: they are not")
     available = int((values > 0).sum(1).min(initial=values.shape[1]))

@@ -150,7 +150,7 @@ def _split_key(x: Tensor, key: Any) -> tuple[Tensor, tuple[Any, ...]]:
         max(part.ndim, 1) if isinstance(part, Tensor) and part._dtype is bool_ else 1
         for part in parts
     ]
-    left_out = x.ndim - sum(
+    left_out = len(x._shape) - sum(
         n
         for n, part in zip(used, parts, strict=True)
         if part is not None and part is not ...
