@@ -58,7 +58,7 @@ same = quantized.dequantize() == approximate
 print(f"{same.float().mean():.4%} of the elements are equal")
 
 # %% [markdown]
-# A quantized matrix is no plain tensor. Products take it as it is:
+# A quantized matrix is not a plain tensor. Products take it as it is:
 
 # %%
 x = ml.randn(2, w.shape[1], generator=ml.Generator(1), dtype="bfloat16")
