@@ -18,7 +18,6 @@ import tokenizers
 import torch
 import transformers
 from transformers.masking_utils import eager_mask
-from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from .. import ml
 from ..checkpoint.names import rows_of
@@ -29,7 +28,7 @@ from .reference_encoding import load_encoding
 # The name under which a recording version of transformers' eager attention is registered.
 _RECORDED = "recorded"
 # The trace keys ("stage layer name") for the outputs of a layer's modules. A family has
-# norms either before or after attention and feed-forward.
+# norms before or after attention and feed-forward, or both.
 _BEFORE = {
     "input_layernorm": "6 {} normed",
     "self_attn.q_norm": "9 {} xq_normed",
@@ -40,6 +39,12 @@ _AFTER = {
     "self_attn.q_norm": "8 {} xq_normed",
     "self_attn.k_norm": "8 {} xk_normed",
     "post_attention_layernorm": "15 {} normed",
+    "post_feedforward_layernorm": "18 {} normed",
+}
+_QUERIES_AND_KEYS = ("self_attn.q_norm", "self_attn.k_norm")
+_BEFORE_AND_AFTER = _BEFORE | {
+    "post_attention_layernorm": "15 {} normed",
+    "pre_feedforward_layernorm": "16 {} normed",
     "post_feedforward_layernorm": "18 {} normed",
 }
 _RETURNED = {
@@ -62,9 +67,18 @@ def build_llama(config: Any, weights: dict[str, Any]) -> Any:
     assert not unexpected
     assert set(missing) <= ({"lm_head.weight"} if config.tie_word_embeddings else set())
     model.tie_weights()
-    # The rotary frequencies are not in any file, so they are still on the meta device.
+    # The rotary frequencies and the factor of the embeddings are not in any file, so they
+    # are still on the meta device.
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    embeddings = model.model.embed_tokens
+    if _is_scaled(embeddings):
+        embeddings.embed_scale = torch.tensor(embeddings.scalar_embed_scale)
     return model.eval()
+
+
+def _is_scaled(embeddings: Any) -> bool:
+    """Return whether a module for embeddings multiplies the rows by a factor."""
+    return hasattr(embeddings, "embed_scale")
 
 
 def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
@@ -142,6 +156,13 @@ def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
             lambda _module, _input, output: exchange(key, output)
         )
 
+    def watch_heads(module: Any, key: str) -> None:
+        module.register_forward_hook(
+            lambda _module, _input, output: exchange(
+                key, output.transpose(1, 2)
+            ).transpose(1, 2)
+        )
+
     def watch_input(module: Any, key: str) -> None:
         module.register_forward_pre_hook(lambda _module, inputs: exchange(key, inputs[0]))
 
@@ -151,24 +172,31 @@ def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
         rotated = (
             exchange(f"10 {layer} {x}", by_token[x]).transpose(1, 2) for x in by_token
         )
-        output, weights = eager_attention_forward(module, *rotated, *rest, **more)
+        eager = sys.modules[type(module).__module__].eager_attention_forward
+        output, weights = eager(module, *rotated, *rest, **more)
         return exchange(f"14 {layer} output", output), weights
 
     transformers.AttentionInterface.register(_RECORDED, attention)
     transformers.AttentionMaskInterface.register(_RECORDED, eager_mask)
     model.set_attn_implementation(_RECORDED)
-    watch(model.model.embed_tokens, "4 - x")
+    embeddings = model.model.embed_tokens
+    watch(embeddings, "4 - scaled" if _is_scaled(embeddings) else "4 - x")
     watch(model.model.norm, "19 - x")
     watch(model.lm_head, "19 - logits")
     for number, layer in enumerate(model.model.layers):
-        is_after = hasattr(layer, "post_feedforward_layernorm")
-        norms, residual = (
-            (_AFTER, "mlp") if is_after else (_BEFORE, "post_attention_layernorm")
-        )
         modules = dict(layer.named_modules())
+        if "pre_feedforward_layernorm" in modules:
+            norms, residual = _BEFORE_AND_AFTER, "pre_feedforward_layernorm"
+        elif "post_feedforward_layernorm" in modules:
+            norms, residual = _AFTER, "mlp"
+        else:
+            norms, residual = _BEFORE, "post_attention_layernorm"
         for name, key in (_RETURNED | norms).items():
             if name in modules:
-                watch(modules[name], key.format(number))
+                # With four norms, queries and keys have the heads before the tokens.
+                has_heads_first = norms is _BEFORE_AND_AFTER and name in _QUERIES_AND_KEYS
+                record = watch_heads if has_heads_first else watch
+                record(modules[name], key.format(number))
         watch_input(layer.mlp.down_proj, f"17 {number} hidden")
         watch_input(layer.get_submodule(residual), f"15 {number} x")
     return theirs

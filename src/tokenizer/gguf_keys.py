@@ -218,7 +218,11 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
             )
         unknown = values.get("unknown_token_id")
         lacks_unknown = kind == "llama" and Kind.UNKNOWN not in kinds
-        if lacks_unknown and is_integer(unknown, 0, len(names) - 1):
+        if (
+            lacks_unknown
+            and is_integer(unknown, 0, len(names) - 1)
+            and kinds[unknown] == Kind.CONTROL
+        ):
             # The files of some models mark the unknown token as a control token.
             kinds[unknown] = Kind.UNKNOWN
         make = _sentencepiece if kind == "llama" else _byte_level

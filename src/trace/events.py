@@ -87,7 +87,9 @@ def _stages(registry: str) -> dict[int, Stage]:
 # A stage line contains the number, name, module and function. The lines below it contain
 # its ops, each with the name and letters of its result. Some ops are specific to a family
 # or file format: OLMo 2 uses `rms_norm` in stages 15 and 18 and `to` in stages 6 and 16,
-# Granite uses `multiply`, and BF16 in GGUF files uses `to` in stage 17.
+# Granite uses `multiply`, and BF16 in GGUF files uses `to` in stage 17. Layers with a
+# window make a mask in stage 13. A model with two rotary tables has both in each row of
+# the frequencies.
 STAGES: Mapping[int, Stage] = _stages("""
 1 tokenization | tokenizer.tokenizer Tokenizer.encode
 2 tokens tensor | model.context token_tensor
@@ -98,6 +100,7 @@ STAGES: Mapping[int, Stage] = _stages("""
     to x [T, D]
     multiply scaled [T, D]
     slice frequencies [T, h/2]
+    slice frequencies [T, h]
     full mask [T, S]
     triu mask [T, S]
 5 each transformer block | model.llama LlamaTransformerBlock.forward
@@ -135,8 +138,12 @@ STAGES: Mapping[int, Stage] = _stages("""
 13 scores, mask, softmax | model.llama LlamaAttention.eager
     matmul scores [H, T, S]
     multiply scores [H, T, S]
-    add scores [H, T, S]
     soft_cap scores [H, T, S]
+    full mask [T, S]
+    triu mask [T, S]
+    tril mask [T, S]
+    add mask [T, S]
+    add scores [H, T, S]
     softmax scores [H, T, S]
 14 attention output | model.llama LlamaAttention.eager
     matmul output [H, T, h]

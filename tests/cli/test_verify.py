@@ -21,7 +21,7 @@ from src.model.saving import save_quantized
 from src.tokenizer import Tokenizer
 from tests.cli.conftest import Outcome, run_program
 from tests.model.families import CONFIGS as FAMILIES
-from tests.model.families import write_family
+from tests.model.families import EVEN_SIZES, write_family
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
 from tests.model.tiny import BYTES_VOCAB, CONFIGS, GROUPED, weights, write_meta_directory
 from tests.support.hugging_face_writer import write_hugging_face_directory
@@ -167,6 +167,10 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "nf4 of olmo2": quantized(
         "nf4", partial(write_family, family="olmo2", hidden_size=64, intermediate_size=64)
     ),
+    "int8 of gemma2": quantized(
+        "int8",
+        partial(write_family, family="gemma2", **(EVEN_SIZES | {"hidden_size": 96})),
+    ),
     "nf4 with biases": quantized("nf4", write_with_biases),
     "nf4, tied": quantized("nf4", tied),
     "int8 of Meta": quantized(
@@ -189,8 +193,13 @@ def test_every_layout_agrees(run, tmp_path, here, layout):
     compared = [line.split()[0] for line in lines if line.endswith(" ok")]
     has_tokenizer = layout in ("biases", "nf4 with biases", "Meta", "Llama 2")
     stages = [4, 6, 8, 8, 8, 10, 10, 14, 14, 15, 16, 17, 17, 17, 17, 18, 19, 19, 19, 20]
+    if "gemma" in layout:
+        stages[10:10] = [15]
+        stages[-4:-4] = [18]
     if layout == "qwen3":
         stages[3:4] = [9, 8, 9]
+    if layout == "gemma3_text":
+        stages[5:5] = [9, 9]
     if "olmo2" in layout:
         stages = [
             4,
