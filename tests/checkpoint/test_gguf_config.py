@@ -87,7 +87,7 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
     ("changes", "reason"),
     [
         ({"general.architecture": None}, "without 'general.architecture'"),
-        ({"general.architecture": "gemma3"}, "'qwen3' or 'smollm3', got 'gemma3'"),
+        ({"general.architecture": "gemma3n"}, "'qwen3' or 'smollm3', got 'gemma3n'"),
         ({"general.architecture": "\x1b["}, r"'qwen3' or 'smollm3', got '\x1b['"),
         ({"general.architecture": 3}, "'qwen3' or 'smollm3', got 3"),
         ({"general.type": "adapter"}, "general.type: expected 'model', got 'adapter'"),

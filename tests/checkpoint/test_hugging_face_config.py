@@ -221,13 +221,14 @@ def test_a_key_counts_only_in_a_family_that_has_it(tmp_path: Path, kind: str) ->
         "no_rope_layer_interval": 3, "max_window_layers": 2, "use_sliding_window": False,
         "attention_multiplier": 0.5, "logits_scaling": 8.0,
     }  # fmt: skip
+    own = FAMILIES[kind].config.rules
     config = (
         CONFIG
         | {"model_type": kind, "architectures": None, "num_hidden_layers": 2}
+        | dict.fromkeys({"hidden_act"} & own.keys())  # another activation
         | values
     )
     found = read(tmp_path, config)
-    own = FAMILIES[kind].config.rules
     assert found.ignored["config.json"] == tuple(key for key in values if key not in own)
     assert all(found.values[key] == values[key] for key in values if key in own)
 

@@ -114,8 +114,8 @@ def test_a_directory_has_the_numbers_of_its_configuration(run, home):
     ("changes", "reason"),
     [
         (
-            {"general__architecture": "gemma3"},
-            "no: general.architecture: expected 'granite' or",
+            {"general__architecture": "gemma3n"},
+            "no: general.architecture: expected 'gemma2' or",
         ),
         ({"llama__expert_count": 8}, "no: llama.expert_count: expected 0, got 8"),
         ({"llama__block_count": None}, "no: keys: expected llama.context_length, "),
