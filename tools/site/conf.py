@@ -127,7 +127,9 @@ def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
                 or (entry.is_dir() and entry.name != "__pycache__")
             )
         else:
-            lexer = get_lexer_for_filename(file.name, stripnl=False)
+            # A notebook is JSON, under a name that pygments does not know.
+            known = f"{file.stem}.json" if file.suffix == ".ipynb" else file.name
+            lexer = get_lexer_for_filename(known, stripnl=False)
             body = highlight(file.read_text(encoding="utf-8"), lexer, _FORMATTER)
         context = {"title": name, "body": f"<h1>{name}</h1>\n{body}"}
         yield _place(file).removesuffix(".html"), context, "page.html"
