@@ -102,7 +102,8 @@ def test_the_notebook_runs_from_top_to_bottom(name, environment, tmp_path, monke
     pytest.importorskip("ipykernel", reason="the notebook extra is missing")
     monkeypatch.setenv("PYTHONPATH", environment["PYTHONPATH"])
     document = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-    nbclient.NotebookClient(document, timeout=60, cwd=str(tmp_path)).execute()
+    place = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(document, timeout=60, resources=place).execute()
     shown = [
         output for cell in document.cells for output in cell.get("outputs", ())
     ]  # fmt: skip
