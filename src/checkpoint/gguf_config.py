@@ -49,6 +49,8 @@ class GgufSchema:
         rules: Rules for the keys that llama.cpp reads only for this architecture.
         biases: The matrices whose biases llama.cpp reads.
         has_rope_factors: Whether llama.cpp reads `rope_freqs.weight`.
+        has_yarn_keys: Whether llama.cpp reads the `rope.scaling.yarn_*` keys for the
+            transition and the attention factor.
         has_own_output: Whether llama.cpp requires `output.weight`.
         heads_fill_dim: Whether the total size of the query heads must equal the model
             dimension.
@@ -62,6 +64,7 @@ class GgufSchema:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     biases: tuple[str, ...] = ("wq", "wk", "wv")
     has_rope_factors: bool = False
+    has_yarn_keys: bool = False
     has_own_output: bool = False
     heads_fill_dim: bool = False
     rope_tensors: tuple[str, ...] = (ROPE_FACTORS,)
@@ -92,7 +95,7 @@ GGUF_KEYS = {
 RULES: Mapping[str, Rule] = {
     **rules_of(GGUF_KEYS),
     **dict.fromkeys(("attention.value_length", "rope.dimension_count"), SIZE),
-    "rope.scaling.type": one_of("none", "linear"),
+    "rope.scaling.type": one_of("none", "linear", "yarn"),
     # `rope.scale_linear` is an older name, which is used if the newer one is missing.
     **dict.fromkeys(("rope.scaling.factor", "rope.scale_linear"), number_in(1, 1e6)),
     # Any other value of these keys requires a feature that is not supported.
@@ -113,6 +116,12 @@ RULES: Mapping[str, Rule] = {
 All other keys have no effect on the logits, as in llama.cpp.
 `tests/checkpoint/test_gguf_keys_oracle.py` compares the two.
 """
+
+_YARN_RULES: Mapping[str, Rule] = {
+    "rope.scaling.original_context_length": SIZE,
+    "rope.scaling.attn_factor": number_in(1e-6, 1e6),
+}
+"""Rules that differ from `RULES` for files with YaRN."""
 
 _NEEDED_KEYS = (
     "context_length",
@@ -170,10 +179,13 @@ def read_gguf_config(file: GgufFile, families: Mapping[str, HasGgufSchema]) -> G
     own_rules = family.gguf.rules
     prefix = f"{name}."
     values = {key: value for key, value in keys.items() if key.startswith(prefix)}
-    rules = {prefix + key: rule for key, rule in {**RULES, **own_rules}.items()}
     kind = values.get(f"{prefix}rope.scaling.type")
+    of_yarn = _YARN_RULES if kind == "yarn" else {}
+    rules = {
+        prefix + key: rule for key, rule in {**RULES, **of_yarn, **own_rules}.items()
+    }
     needed = [prefix + key for key in _NEEDED_KEYS]
-    if kind == "linear" and f"{prefix}rope.scale_linear" not in values:
+    if kind in ("linear", "yarn") and f"{prefix}rope.scale_linear" not in values:
         needed.append(f"{prefix}rope.scaling.factor")
     check_known(label, values, rules, needed)
     given = {key.removeprefix(prefix): value for key, value in values.items()}

@@ -206,6 +206,19 @@ _SCALINGS: Mapping[str, Mapping[str, Rule]] = {
         "high_freq_factor": number_in(1e-6, 1e6),
         "original_max_position_embeddings": SIZE,
     },
+    "yarn": _FACTOR,
+}
+# Optional keys of a scaling. The default of the original context length is
+# `max_position_embeddings`.
+_OPTIONAL_KEYS: Mapping[str, Mapping[str, Rule]] = {
+    "yarn": {
+        "original_max_position_embeddings": SIZE,
+        **dict.fromkeys(
+            ("attention_factor", "beta_fast", "beta_slow"), number_in(1e-6, 1e6)
+        ),
+        **dict.fromkeys(("mscale", "mscale_all_dim"), number_in(0, 1e6)),
+        "truncate": BOOLEAN,
+    },
 }
 _ROPE_SPELLINGS = ("rope_scaling", "rope_parameters")
 _ROPE_RULES: Mapping[str, Rule] = {
@@ -223,7 +236,8 @@ class HuggingFaceConfig:
         values: The keys that have an effect, including the family's defaults.
         generation: The content of `generation_config.json`, or an empty dict.
         sampling: The sampling settings recommended by `generation_config.json`.
-        rope: `rope_theta` and the scaling parameters of the rotary embedding.
+        rope: `rope_type`, `rope_theta` and the scaling parameters of the rotary
+            embedding.
         local_rope_theta: The base of the rotary embedding in layers with a window, or
             None if all layers have the same.
         quantization: The storage format of quantized weights, if any.
@@ -381,7 +395,7 @@ def _local_rope_theta(
     ropes = _ropes_of_kinds(label, config, schema)
     if ropes is not None:
         rope = _rope_of(f"{label}: rope_parameters", ropes[_SLIDING], None, schema)
-        if len(rope) > 1:
+        if rope["rope_type"] != "default":
             rule = "an unscaled rotary embedding"
             raise mismatch(label, f"rope_parameters.{_SLIDING}", rule, "a scaled one")
         theta = value_of(ropes[_SLIDING], "rope_theta", theta)
@@ -402,9 +416,13 @@ def _rope_of(
     scalings = {**_SCALINGS, **schema.scalings}
     kind = value_of(values, "rope_type", value_of(values, "type", "default"))
     scaling = next((rules for name, rules in scalings.items() if name == kind), {})
+    of_kind = (rules for name, rules in _OPTIONAL_KEYS.items() if name == kind)
     kinds = dict.fromkeys(("rope_type", "type"), one_of(*scalings))
+    optional_rules = dict(schema.rope_rules)
+    if scaling is not schema.scalings.get(str(kind)):
+        optional_rules |= next(of_kind, {})
     check_known(
-        label, values, {**kinds, **_ROPE_RULES, **schema.rope_rules, **scaling}, scaling
+        label, values, {**kinds, **_ROPE_RULES, **optional_rules, **scaling}, scaling
     )
     for key, value in values.items():
         if isinstance(value, dict):
@@ -417,13 +435,13 @@ def _rope_of(
     theta = value_of(values, "rope_theta", default_base if outer is None else outer)
     if outer not in (None, theta):
         raise mismatch(label, "rope_theta", "one value", f"{theta} and {outer}")
-    optional = [key for key in schema.rope_rules if values.get(key) is not None]
+    optional = [key for key in optional_rules if values.get(key) is not None]
     rope: dict[str, Any] = {key: _numbers(values[key]) for key in (*scaling, *optional)}
     if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
         low = rope["low_freq_factor"]
         high = rope["high_freq_factor"]
         raise mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low)
-    return rope | {"rope_theta": float(theta)}
+    return rope | {"rope_type": kind, "rope_theta": float(theta)}
 
 
 def _numbers(value: Any) -> float | tuple[float, ...]:
@@ -433,7 +451,11 @@ def _numbers(value: Any) -> float | tuple[float, ...]:
 
 def _ignored_of_rope(config: Mapping[str, object], schema: ConfigSchema) -> list[str]:
     """Return the keys in `rope_scaling` or `rope_parameters` that have no effect."""
-    scalings = (*_SCALINGS.values(), *schema.scalings.values())
+    scalings = (
+        *_SCALINGS.values(),
+        *_OPTIONAL_KEYS.values(),
+        *schema.scalings.values(),
+    )
     known = {"rope_type", "type", *_ROPE_RULES, *schema.rope_rules}
     known.update(key for rules in scalings for key in rules)
     return [

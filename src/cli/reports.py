@@ -13,6 +13,7 @@ from ..model import (
     Model,
     RopeFactors,
     RopeScaling,
+    YarnRopeScaling,
     kv_cache_bytes,
 )
 from ..trace.code import PACKAGE, find_page, section_of
@@ -28,6 +29,7 @@ _ROPE_SCALINGS = {
     RopeScaling: "llama3",
     LinearRopeScaling: "linear",
     RopeFactors: "rope_freqs.weight",
+    YarnRopeScaling: "yarn",
 }
 _LIKE_LLAMA = ("", "None", "()", "False", "1.0")  # default values of Llama, as strings
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")

@@ -1,6 +1,12 @@
 """The Llama model: configuration, network, KV cache and loading."""
 
-from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
+from .args import (
+    LinearRopeScaling,
+    ModelArgs,
+    RopeFactors,
+    RopeScaling,
+    YarnRopeScaling,
+)
 from .context import (
     BatchContext,
     CacheMemory,
@@ -41,6 +47,7 @@ __all__ = [
     "RopeScaling",
     "Source",
     "TokenIdError",
+    "YarnRopeScaling",
     "find_source",
     "forecast_memory",
     "kv_cache_bytes",

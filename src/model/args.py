@@ -8,13 +8,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import ml
 from ..checkpoint.names import LAYER_ROWS, TensorRow, is_harmless, is_matrix, rows_of
+from ..checkpoint.params import LARGEST_SIZE
 from .errors import mismatch
 
 # A smaller epsilon may vanish when it is added to a squared float32 element. A row of
@@ -62,25 +63,124 @@ class RopeFactors:
     factors: tuple[float, ...]
 
 
-class FamilyRopeScaling(ABC):
-    """Base class of RoPE scalings that are specific to a model family.
+class ComputedRopeScaling(ABC):
+    """Base class of RoPE scalings that compute the frequencies themselves.
 
-    Attributes:
-        magnitude: The absolute value of the complex numbers in the rotary table.
+    Subclasses are YaRN and the scalings that are specific to a model family.
     """
 
-    magnitude: float
+    @property
+    @abstractmethod
+    def magnitude(self) -> float:
+        """Return the absolute value of the complex numbers in the rotary table."""
 
     @abstractmethod
     def scaled(
-        self, frequencies: npt.NDArray[np.float64], length: int
+        self, frequencies: npt.NDArray[np.float64], theta: float, length: int, /
     ) -> npt.NDArray[np.float64]:
-        """Return the scaled frequencies [r/2] for a context of `length` positions."""
+        """Return the scaled frequencies [r/2] for a context of `length` positions.
+
+        The unscaled frequencies are theta ** (-2 i / r).
+        """
 
     @property
     @abstractmethod
     def note(self) -> str:
         """Return a one-line description of the scaling for the user."""
+
+
+@dataclass(frozen=True)
+class YarnRopeScaling(ComputedRopeScaling):
+    """YaRN: division of low rotary frequencies, and longer queries and keys.
+
+    A frequency that completes at least `beta_fast` rotations in the original context is
+    kept. One that completes at most `beta_slow` rotations is divided by the factor. In
+    between, the share of the division grows linearly with the index of the frequency.
+
+    Attributes:
+        factor: The divisor of the low frequencies.
+        original_context_length: The context length in training.
+        beta_fast, beta_slow: The rotations at both ends of the transition.
+        truncate: Whether the transition begins and ends at whole indices.
+        attention_factor: The factor applied to rotated queries and keys. None for the
+            factor that follows from the others.
+        mscale, mscale_all_dim: If both are set, the attention factor is the quotient of
+            two magnitudes with these coefficients.
+
+    Source: Peng et al., YaRN, 2023; transformers, modeling_rope_utils.py,
+    `_compute_yarn_parameters`.
+    """
+
+    factor: float
+    original_context_length: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.beta_fast < self.beta_slow:
+            rule = f"at least beta_slow {self.beta_slow:g}"
+            raise mismatch("beta_fast", rule, f"{self.beta_fast:g}")
+
+    @property
+    def plain_magnitude(self) -> float:
+        """Return the attention factor of the paper: 0.1 ln(factor) + 1."""
+        return self._magnitude(1.0)
+
+    @property
+    def magnitude(self) -> float:
+        """Return the attention factor."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._magnitude(self.mscale) / self._magnitude(self.mscale_all_dim)
+        return self.plain_magnitude
+
+    @property
+    def context_length(self) -> int:
+        """Return the number of positions that the scaling is meant for."""
+        return min(int(self.factor * self.original_context_length), LARGEST_SIZE)
+
+    @property
+    def note(self) -> str:
+        """Return a one-line description of the scaling for the user."""
+        return (
+            f"RoPE scaled by YaRN from {self.original_context_length} positions, "
+            f"factor {self.factor:g}"
+        )
+
+    def scaled(
+        self, frequencies: npt.NDArray[np.float64], theta: float, _length: int, /
+    ) -> npt.NDArray[np.float64]:
+        """Return the scaled frequencies [r/2], which are the same for any length."""
+        pairs = len(frequencies)
+        low = self._index(self.beta_fast, pairs, theta)
+        high = self._index(self.beta_slow, pairs, theta)
+        if self.truncate:
+            low = math.floor(low)
+            high = math.ceil(high)
+        low = max(low, 0)
+        high = min(high, 2 * pairs - 1)
+        width = high - low or 0.001  # the transition is steep if it has no width
+        indices = np.arange(pairs, dtype=np.float64)
+        divided: npt.NDArray[np.float64] = ((indices - low) / width).clip(0, 1)
+        return frequencies / self.factor * divided + frequencies * (1 - divided)
+
+    def _index(self, rotations: float, pairs: int, theta: float) -> float:
+        """Return the index of the frequency with this many rotations in the context."""
+        frequency = rotations * 2 * math.pi / self.original_context_length
+        return -pairs * math.log(frequency) / math.log(theta)
+
+    def _magnitude(self, coefficient: float) -> float:
+        return 0.1 * coefficient * math.log(self.factor) + 1.0
+
+
+AnyRopeScaling: TypeAlias = (
+    RopeScaling | LinearRopeScaling | RopeFactors | ComputedRopeScaling
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +221,7 @@ class ModelArgs:
     vocab_size: int
     norm_eps: float
     rope_theta: float
-    rope_scaling: RopeScaling | LinearRopeScaling | RopeFactors | FamilyRopeScaling | None
+    rope_scaling: AnyRopeScaling | None
     max_context_length: int
     dtype: ml.DType
     feed_forward_dtype: ml.DType | None = None
@@ -143,6 +243,9 @@ class ModelArgs:
             raise mismatch(
                 "norm_eps", f"{_SMALLEST_NORM_EPS:g} to 1", f"{self.norm_eps:g}"
             )
+        for theta, scaling in self.rope_tables:
+            if isinstance(scaling, YarnRopeScaling) and theta <= 1:
+                raise mismatch("rope_theta", "more than 1 with YaRN", f"{theta:g}")
 
     @property
     def group_size(self) -> int:
@@ -252,17 +355,20 @@ def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
     """
     if factor is None:
         return args
-    if args.rope_scaling is None or isinstance(
-        args.rope_scaling, RopeFactors | FamilyRopeScaling
-    ):
-        factor_count = "none" if args.rope_scaling is None else "one for each frequency"
+    scaling = args.rope_scaling
+    if not isinstance(scaling, RopeScaling | LinearRopeScaling | YarnRopeScaling):
+        factor_count = "none" if scaling is None else "one for each frequency"
         rule = "a model with one scaling factor"
         raise mismatch("rope_scaling_factor", rule, factor_count)
     if not 1.0 <= factor <= _LARGEST_ROPE_FACTOR:  # also rejects NaN
         raise mismatch(
             "rope_scaling_factor", f"1 to {_LARGEST_ROPE_FACTOR:g}", f"{factor:g}"
         )
-    return replace(args, rope_scaling=replace(args.rope_scaling, factor=float(factor)))
+    scaling = replace(scaling, factor=float(factor))
+    longest = args.max_context_length
+    if isinstance(scaling, YarnRopeScaling):
+        longest = max(longest, scaling.context_length)
+    return replace(args, rope_scaling=scaling, max_context_length=longest)
 
 
 def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType:

@@ -18,7 +18,7 @@ from ..tokenizer import Tokenizer
 from ..untrusted import label_of, some_of
 from .args import (
     OUTPUT,
-    FamilyRopeScaling,
+    ComputedRopeScaling,
     ModelArgs,
     RopeFactors,
     activation_dtype,
@@ -384,7 +384,7 @@ def _notes(
     if isinstance(scaling, RopeFactors):
         span = f"{min(scaling.factors):g} to {max(scaling.factors):g}"
         notes.append(f"RoPE frequencies divided by factors {span} by rope_freqs.weight")
-    elif isinstance(scaling, FamilyRopeScaling):
+    elif isinstance(scaling, ComputedRopeScaling):
         notes.append(scaling.note)
     elif scaling is not None:
         origin = "override" if overridden else source.factor_origin

@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from .. import ml
 from .args import (
-    FamilyRopeScaling,
+    AnyRopeScaling,
+    ComputedRopeScaling,
     LinearRopeScaling,
     ModelArgs,
     RopeFactors,
@@ -21,27 +22,23 @@ _CHUNK = 512
 def inverse_frequencies(
     head_dim: int,
     theta: float,
-    scaling: RopeScaling
-    | LinearRopeScaling
-    | RopeFactors
-    | FamilyRopeScaling
-    | None = None,
+    scaling: AnyRopeScaling | None = None,
     length: int = 0,
 ) -> ml.Tensor:
     """Return the angle by which each pair in a head rotates per position: float32 [h/2].
 
     frequency[i] = theta ** (-2 i / h), in radians. The frequencies are then scaled as in
-    Llama 3.1, divided by one factor or by individual factors, or scaled by a model family
-    for a context of `length` positions. They are computed in float64 and rounded once to
-    float32. In bfloat16, adjacent positions beyond 256 would coincide.
+    Llama 3.1, divided by one factor or by individual factors, or scaled by YaRN or by a
+    model family for a context of `length` positions. They are computed in float64 and
+    rounded once to float32. In bfloat16, adjacent positions beyond 256 would coincide.
     """
     frequencies = _plain_frequencies(head_dim, theta)
     if isinstance(scaling, LinearRopeScaling):
         frequencies /= scaling.factor
     elif isinstance(scaling, RopeFactors):
         frequencies /= np.array(scaling.factors)
-    elif isinstance(scaling, FamilyRopeScaling):
-        frequencies = scaling.scaled(frequencies, length)
+    elif isinstance(scaling, ComputedRopeScaling):
+        frequencies = scaling.scaled(frequencies, theta, length)
     elif scaling is not None:
         frequencies = _scale_as_llama3(frequencies, scaling)
     return ml.Tensor.from_numpy(
@@ -106,7 +103,7 @@ def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
 def _rotary_table(rotary_dim: int, theta: float, scaling: Any, length: int) -> ml.Tensor:
     """Build the table of one theta and scaling: complex64 [length, r/2]."""
     frequencies = inverse_frequencies(rotary_dim, theta, scaling, length)
-    magnitude = scaling.magnitude if isinstance(scaling, FamilyRopeScaling) else 1.0
+    magnitude = scaling.magnitude if isinstance(scaling, ComputedRopeScaling) else 1.0
     table = ml.zeros((length, rotary_dim // 2), dtype=ml.complex64)
     for start in range(0, length, _CHUNK):
         stop = min(start + _CHUNK, length)

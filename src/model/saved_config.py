@@ -4,7 +4,13 @@ import contextlib
 from dataclasses import replace
 
 from ..tokenizer import Tokenizer, TokenizerError
-from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
+from .args import (
+    LinearRopeScaling,
+    ModelArgs,
+    RopeFactors,
+    RopeScaling,
+    YarnRopeScaling,
+)
 from .errors import mismatch
 from .families import FAMILIES
 from .rope import rope_factors
@@ -54,12 +60,32 @@ def hugging_face_config(
         }
     elif isinstance(scaling, LinearRopeScaling):
         config["rope_scaling"] = {"rope_type": "linear", "factor": scaling.factor}
+    elif isinstance(scaling, YarnRopeScaling):
+        config["rope_scaling"] = yarn_keys(scaling)
     config |= keys
     if tokenizer is not None:
         with contextlib.suppress(TokenizerError):  # Qwen has no begin-of-text token
             config["bos_token_id"] = tokenizer.bos_id
         config["eos_token_id"] = sorted(tokenizer.stop_ids)
     return config
+
+
+def yarn_keys(scaling: YarnRopeScaling) -> dict[str, object]:
+    """Return the value of `rope_scaling` for YaRN."""
+    optional = {
+        name: value
+        for name in ("attention_factor", "mscale", "mscale_all_dim")
+        if (value := getattr(scaling, name)) is not None
+    }
+    return {
+        "rope_type": "yarn",
+        "factor": scaling.factor,
+        "original_max_position_embeddings": scaling.original_context_length,
+        "beta_fast": scaling.beta_fast,
+        "beta_slow": scaling.beta_slow,
+        "truncate": scaling.truncate,
+        **optional,
+    }
 
 
 def with_named_scaling(args: ModelArgs) -> ModelArgs:

@@ -29,7 +29,14 @@ from ..checkpoint.safetensors_writer import (
     safetensors_head,
 )
 from ..untrusted import label_of
-from .args import EMBEDDINGS, OUTPUT, LinearRopeScaling, ModelArgs, RopeScaling
+from .args import (
+    EMBEDDINGS,
+    OUTPUT,
+    LinearRopeScaling,
+    ModelArgs,
+    RopeScaling,
+    YarnRopeScaling,
+)
 from .errors import ModelConfigError, SaveError
 from .families import FAMILIES
 from .loader import check_stored, checkpoint_args, stored_quantization
@@ -249,12 +256,12 @@ def _adapt_config(
     """Update the `config.json` of a model for its quantized or dequantized copy."""
     for key in ("rope_scaling", "rope_parameters"):
         match config.get(key), args.rope_scaling:
-            case dict() as part, RopeScaling() | LinearRopeScaling() as scaling if (
-                "factor" in part
-            ):
-                config[key] = part | {
-                    "factor": scaling.factor
-                }  # the factor may be overridden
+            case (
+                dict() as part,
+                RopeScaling() | LinearRopeScaling() | YarnRopeScaling() as scaling,
+            ) if "factor" in part:
+                # The factor may be overridden.
+                config[key] = part | {"factor": scaling.factor}
     # A quantized output matrix is stored separately from the embedding table.
     config["tie_word_embeddings"] = dtype is None and not has_output
     config.pop("quantization_config", None)

@@ -27,6 +27,7 @@ from .args import (
     ModelArgs,
     RopeFactors,
     RopeScaling,
+    YarnRopeScaling,
 )
 from .errors import ModelConfigError, SaveError, mismatch
 from .families import FAMILIES, Family
@@ -142,6 +143,14 @@ def _check_schema(schema: GgufSchema, args: ModelArgs) -> None:
     if schema.heads_fill_dim and args.n_heads * args.head_dim != args.dim:
         rule = f"n_heads x head_dim = dim {args.dim}, as {name} requires in GGUF files"
         raise mismatch("save", rule, f"{args.n_heads} x {args.head_dim}")
+    if isinstance(args.rope_scaling, YarnRopeScaling) and not args.rope_scaling.truncate:
+        rule = "YaRN with truncate, as GGUF files require"
+        raise mismatch("save", rule, "truncate false")
+    if isinstance(args.rope_scaling, YarnRopeScaling) and not schema.has_yarn_keys:
+        betas = (args.rope_scaling.beta_fast, args.rope_scaling.beta_slow)
+        if betas != (32.0, 1.0):
+            rule = f"beta_fast 32 and beta_slow 1, as {name} requires in GGUF files"
+            raise mismatch("save", rule, "{:g} and {:g}".format(*betas))
     if (
         isinstance(args.rope_scaling, RopeScaling | RopeFactors)
         and not schema.has_rope_factors
@@ -188,6 +197,8 @@ def _keys(
             "rope.scaling.type": "linear",
             "rope.scaling.factor": args.rope_scaling.factor,
         }
+    elif isinstance(args.rope_scaling, YarnRopeScaling):
+        values |= _yarn_keys(args.rope_scaling, family.gguf)
     values |= family.gguf_keys(args)
     return {
         "general.architecture": name,
@@ -198,3 +209,22 @@ def _keys(
         "general.quantization_version": 2,
         **{f"{name}.{key}": value for key, value in values.items()},
     }
+
+
+def _yarn_keys(scaling: YarnRopeScaling, schema: GgufSchema) -> dict[str, NewValue]:
+    """Return the metadata keys of YaRN.
+
+    llama.cpp multiplies the attention factor of the paper by `attn_factor`.
+    """
+    keys: dict[str, NewValue] = {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": scaling.factor,
+        "rope.scaling.original_context_length": scaling.original_context_length,
+    }
+    if schema.has_yarn_keys:
+        keys["rope.scaling.yarn_beta_fast"] = scaling.beta_fast
+        keys["rope.scaling.yarn_beta_slow"] = scaling.beta_slow
+    if scaling.attention_factor is not None or scaling.mscale:
+        quotient = scaling.magnitude / scaling.plain_magnitude
+        keys["rope.scaling.attn_factor"] = quotient
+    return keys

@@ -21,6 +21,7 @@ KEYS: dict[str, Any] = {
 }
 
 # What changes nothing.
+YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0}
 NEUTRAL: dict[str, Any] = {
     "general.type": "model",
     "general.quantization_version": 2,
@@ -71,6 +72,7 @@ def test_the_sizes_of_a_plain_llama_are_read(tmp_path: Path) -> None:
         ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.type": "none"}, 4, 1.0),
         ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.factor": 2.0}, 4, 2.0),
         ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, 4, 1.0),
+        (YARN, 4, 2.0),
         (NEUTRAL, 4, 1.0),
         ({"llama.block_count": Typed(g.UINT64, 2)}, 4, 1.0),
         ({"llama.block_count": 1024}, 4, 1.0),
@@ -118,8 +120,20 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
             ("llama.rope.freq_base: expected a number in 1..1e+12, got"),
         ),
         (
-            {"llama.rope.scaling.type": "yarn"},
+            {"llama.rope.scaling.type": "longrope"},
             ("llama.rope.scaling.type: expected 'none' or 'linea"),
+        ),
+        (
+            {"llama.rope.scaling.type": "yarn"},
+            ("without 'llama.rope.scaling.factor' (1 in all)"),
+        ),
+        (
+            YARN | {"llama.rope.scaling.original_context_length": 0},
+            ("original_context_length: expected an integer in 1.."),
+        ),
+        (
+            YARN | {"llama.rope.scaling.attn_factor": 0.0},
+            ("attn_factor: expected a number in 1e-06..1e+06, got"),
         ),
         (
             {"llama.rope.scaling.type": "linear"},

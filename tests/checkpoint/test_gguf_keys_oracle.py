@@ -40,6 +40,10 @@ OF_OTHERS = {
     "leading_dense_block_count": 2,
     "rope.freq_base_swa": 7.0,
     "rope.scaling.yarn_log_multiplier": 1.7,
+    "rope.scaling.yarn_attn_factor": 1.7,
+    "rope.scaling.yarn_ext_factor": 1.0,
+    "rope.scaling.yarn_beta_fast": 7.0,
+    "rope.scaling.yarn_beta_slow": 0.7,
     "hidden_activation": "gelu",
     "attention.sliding_window_pattern": 2,
     "rope.dimension_count_swa": 2,
@@ -50,7 +54,10 @@ OF_OTHERS = {
 }
 # Keys that llama.cpp reads for one architecture alone, or for all.
 OF_GRANITE = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
-READ: dict[str, Any] = {"rope.scaling.attn_factor": 1.7, "attention.causal": False}
+READ: dict[str, Any] = {
+    "rope.scaling.attn_factor": 1.7,
+    "attention.causal": False,
+}
 
 
 SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")

@@ -343,12 +343,22 @@ def without_rope(**changes: object) -> dict[str, object]:
     return {k: v for k, v in CONFIG.items() if k != "rope_parameters"} | changes
 
 
-def default(theta: float) -> dict[str, float]:
-    return {"rope_theta": theta}
+def default(theta: float) -> dict[str, object]:
+    return {"rope_type": "default", "rope_theta": theta}
 
 
-LINEAR = {"rope_theta": 10000.0, "factor": 2.0}
-SCALED = {"rope_theta": 500000.0} | LLAMA3_VALUES
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+SCALED = {"rope_type": "llama3", "rope_theta": 500000.0} | LLAMA3_VALUES
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
+YARN_VALUES = {
+    "original_max_position_embeddings": 64.0,
+    "attention_factor": 1.2,
+    "beta_fast": 16.0,
+    "beta_slow": 2.0,
+    "mscale": 0.5,
+    "mscale_all_dim": 0.0,
+    "truncate": 0.0,
+}
 BOTH_WORDS = {"type": "linear", "rope_type": "linear", "factor": 2}
 WHOLE_HEAD = {"rope_type": "default", "partial_rotary_factor": 1.0}
 SPELLINGS = {
@@ -366,6 +376,15 @@ SPELLINGS = {
     "new llama3": ({"rope_parameters": NEW_LLAMA3}, SCALED),
     "base twice": ({"rope_parameters": NEW_LLAMA3, "rope_theta": 500000}, SCALED),
     "both": (OLD_LLAMA3 | {"rope_parameters": NEW_LLAMA3}, SCALED),
+    "YaRN": ({"rope_scaling": {"type": "yarn", "factor": 4}}, YARN),
+    "YaRN with all keys": (
+        {
+            "rope_parameters": YARN
+            | YARN_VALUES
+            | {"truncate": False, "original_max_position_embeddings": 64}
+        },
+        YARN | YARN_VALUES,
+    ),
     "whole head": ({"rope_parameters": WHOLE_HEAD}, default(10000.0)),
     "ignored": (
         {"rope_scaling": {"rope_type": "default", "mrope_section": [1]}},
@@ -376,7 +395,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize(("changes", "rope"), SPELLINGS.values(), ids=SPELLINGS)
 def test_both_spellings_of_rope_are_read(
-    tmp_path: Path, changes: dict[str, object], rope: dict[str, float]
+    tmp_path: Path, changes: dict[str, object], rope: dict[str, object]
 ) -> None:
     assert read(tmp_path, without_rope(**changes)).rope == rope
 
@@ -390,7 +409,17 @@ def test_ignored_keys_of_the_rotary_embedding_are_listed(tmp_path: Path) -> None
 
 
 BAD_ROPES = {
-    "yarn": ({"rope_type": "yarn", "factor": 4}, "'linear' or 'llama3', got 'yarn'"),
+    "dynamic": ({"rope_type": "dynamic", "factor": 4}, "'yarn', got 'dynamic'"),
+    "YaRN without a factor": ({"rope_type": "yarn"}, "without 'factor'"),
+    "YaRN that shortens": ({"rope_type": "yarn", "factor": 0.5}, "1..1e+06, got 0.5"),
+    "no whole index": (
+        {"rope_type": "yarn", "factor": 4, "truncate": 1},
+        "true or false, got 1",
+    ),
+    "no attention": (
+        {"rope_type": "yarn", "factor": 4, "attention_factor": 0},
+        "1e-06..1e+06, got 0",
+    ),
     "list": ({"rope_type": ["linear"]}, "got a list"),
     "two kinds": (BOTH_WORDS | {"type": "llama3"}, "rope_type 'linear', got another"),
     "per layer": (

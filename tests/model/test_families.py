@@ -247,9 +247,9 @@ BAD: dict[str, tuple[str, dict[str, object], str]] = {
         {"logits_scaling": "8"},
         "logits_scaling: expected a number",
     ),
-    "YaRN": (
+    "dynamic scaling": (
         "qwen2",
-        {"rope_scaling": {"type": "yarn", "factor": 4}},
+        {"rope_scaling": {"type": "dynamic", "factor": 4}},
         "type: expected 'default'",
     ),
     "GeLU": ("olmo2", {"hidden_act": "gelu"}, "hidden_act: expected 'silu'"),

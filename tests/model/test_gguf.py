@@ -20,6 +20,7 @@ from src.model import (
     ModelConfigError,
     ModelError,
     RopeFactors,
+    YarnRopeScaling,
     find_source,
     forecast_memory,
     load_model,
@@ -176,6 +177,32 @@ def test_linear_scaling_comes_from_the_keys_and_can_be_overridden(tmp_path: Path
         ModelConfigError, match="rope: expected one scaling, got factors and"
     ):
         load_model(write(path, GROUPED, keys=keys, tensors=factors))
+
+
+def test_yarn_comes_from_the_keys_as_llama_cpp_reads_them(tmp_path: Path) -> None:
+    scaling = "llama.rope.scaling"
+    keys = {f"{scaling}.type": "yarn", f"{scaling}.factor": 4.0}
+    path = write(tmp_path / "a.gguf", GROUPED, keys=keys)
+    model = load_model(path)
+    context = GROUPED.args().max_context_length
+    assert model.args.rope_scaling == YarnRopeScaling(4.0, context)
+    assert model.args.max_context_length == 4 * context
+    assert model.notes == (f"RoPE scaled by YaRN from {context} positions, factor 4",)
+    more: dict[str, Any] = {
+        f"{scaling}.original_context_length": 16,
+        f"{scaling}.yarn_beta_fast": 4.0,
+        f"{scaling}.yarn_beta_slow": 0.5,
+        f"{scaling}.attn_factor": 1.5,
+        f"{scaling}.yarn_ext_factor": 1.0,
+        f"{scaling}.yarn_attn_factor": 9.0,
+        f"{scaling}.yarn_log_multiplier": 1.0,
+    }
+    args = load_model(write(path, GROUPED, keys=keys | more)).args
+    found = args.rope_scaling
+    assert isinstance(found, YarnRopeScaling)
+    assert found.magnitude == pytest.approx(1.5 * found.plain_magnitude)
+    assert found == YarnRopeScaling(4.0, 16, attention_factor=found.magnitude)
+    assert args.max_context_length == context
 
 
 def test_factors_of_frequencies_are_said_and_cannot_be_overridden(tmp_path: Path) -> None:

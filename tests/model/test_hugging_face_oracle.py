@@ -39,6 +39,16 @@ def llama3(factor: float) -> dict[str, object]:
     }
 
 
+def yarn(factor: float, original: int, **more: object) -> dict[str, object]:
+    return {
+        "rope_type": "yarn",
+        "rope_theta": 100000.0,
+        "factor": factor,
+        "original_max_position_embeddings": original,
+        **more,
+    }
+
+
 def sizes(
     D: int, H: int, K: int, F: int, V: int, L: int, theta: float = 0.0, **more: object
 ) -> dict[str, Any]:
@@ -176,6 +186,41 @@ CONFIGS: dict[str, dict[str, Any]] = {
         bos_token_id=None,
         eos_token_id=3,
         no_rope_layers=[0, 1, 0],
+    ),
+    # The texts have 300 tokens, more than the original context.
+    "Qwen2.5 7B, YaRN": sizes(
+        96,
+        6,
+        2,
+        220,
+        241,
+        3,
+        model_type="qwen2",
+        rms_norm_eps=1e-6,
+        rope_parameters=yarn(4.0, 64),
+    ),
+    "Qwen3 8B, YaRN with all keys": sizes(
+        64,
+        4,
+        2,
+        190,
+        251,
+        3,
+        model_type="qwen3",
+        rms_norm_eps=1e-6,
+        head_dim=24,
+        rope_parameters=yarn(
+            8.0,
+            32,
+            beta_fast=6.0,
+            beta_slow=0.5,
+            mscale=1.2,
+            mscale_all_dim=0.7,
+            truncate=False,
+        ),
+    ),
+    "Llama, YaRN with an attention factor": sizes(
+        64, 4, 2, 200, 257, 2, rope_parameters=yarn(16.0, 16, attention_factor=1.3)
     ),
     "Granite 3.3 2B": sizes(
         64,

@@ -39,7 +39,19 @@ FILE_TYPES = {
     "Q6_K": (Q6_K, Q6_K, Q6_K),
 }  # fmt: skip
 FALLBACKS = {Q4_K: Q5_0, Q6_K: Q8_0}  # where a row is no multiple of 256
-FAMILIES = ("llama", *CONFIGS)
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,  # the text has 24 tokens
+}
+# Keys of config.json by family; the name of a variant begins with its family's.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "llama, YaRN": {"rope_scaling": YARN},
+    "qwen2, YaRN": {"rope_scaling": YARN | {"original_max_position_embeddings": 20}},
+    "qwen3, YaRN": {"rope_scaling": YARN | {"attention_factor": 1.4}},
+}
+FAMILIES = ("llama", *CONFIGS, *VARIANTS)
 SIZES = {
     "multiples of 256": {"hidden_size": 256, "intermediate_size": 512, "head_dim": 32},
     "multiples of 32": {"hidden_size": 96, "intermediate_size": 160, "head_dim": 12},
@@ -118,9 +130,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def source(family: str, sizes: str) -> GgufFile:
         place = tmp_path_factory.mktemp("source")
-        changes: dict[str, Any] = {"model_type": "llama"} if family == "llama" else {}
-        based_on = "olmo2" if family == "llama" else family  # it has no keys of its own
-        all_sizes = SIZES[sizes] | HEADS | changes
+        name = family.partition(",")[0]
+        changes: dict[str, Any] = {"model_type": "llama"} if name == "llama" else {}
+        based_on = "olmo2" if name == "llama" else name  # it has no keys of its own
+        all_sizes = SIZES[sizes] | HEADS | changes | VARIANTS.get(family, {})
         directory = write_family(place / "m", based_on, ml.float32, **all_sizes)
         save_gguf(directory, place / "m.gguf")
         return read_gguf(place / "m.gguf")

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.model import LinearRopeScaling, RopeFactors, RopeScaling
+from src.model import (
+    LinearRopeScaling,
+    ModelConfigError,
+    RopeFactors,
+    RopeScaling,
+    YarnRopeScaling,
+)
+from src.model.args import with_rope_factor
 from src.model.forecast import MemoryForecast
 from src.model.rope import inverse_frequencies, rotary_frequencies
 from tests.model.tiny import CONFIGS, Tiny
@@ -50,6 +57,109 @@ def test_other_scalings_divide_all_frequencies_by_one_factor_or_each_by_one() ->
     for scaling, by in ((LinearRopeScaling(4.0), 4), (RopeFactors((1.0, 8.0)), [1, 8])):
         scaled = inverse_frequencies(4, 10000.0, scaling).numpy()
         np.testing.assert_array_equal(scaled, plain / by)
+
+
+# A few indices of the transition, with the middle of two of them at a whole index.
+YARN_CASES: dict[str, tuple[int, float, YarnRopeScaling]] = {
+    "Qwen2.5": (128, 1e6, YarnRopeScaling(4.0, 32768)),
+    "OLMo 3": (128, 5e5, YarnRopeScaling(8.0, 8192, attention_factor=1.2079)),
+    "Ministral 3": (
+        128, 1e6, YarnRopeScaling(16.0, 16384, mscale=1.0, mscale_all_dim=1.0),
+    ),
+    "gpt-oss": (64, 150000.0, YarnRopeScaling(32.0, 4096, truncate=False)),
+    "no width": (20, 1e4, YarnRopeScaling(4.0, 16, beta_fast=1.0, beta_slow=1.0)),
+    "coefficients": (8, 1e4, YarnRopeScaling(2.0, 64, mscale=0.7, mscale_all_dim=0.5)),
+    "one coefficient": (8, 1e4, YarnRopeScaling(2.0, 64, mscale=0.7)),
+}  # fmt: skip
+
+
+def reference_yarn(
+    head_dim: int, theta: float, scaling: YarnRopeScaling
+) -> tuple[list[float], float]:
+    """Follow the paper index by index: the frequencies, and the attention factor."""
+    ends = [
+        head_dim
+        * math.log(scaling.original_context_length / (rotations * 2 * math.pi))
+        / (2 * math.log(theta))
+        for rotations in (scaling.beta_fast, scaling.beta_slow)
+    ]
+    low, high = (math.floor(ends[0]), math.ceil(ends[1])) if scaling.truncate else ends
+    low, high = max(low, 0), min(high, head_dim - 1)
+    high += 0.001 if high == low else 0
+    frequencies = []
+    for index in range(head_dim // 2):
+        frequency = theta ** (-2 * index / head_dim)
+        divided = min(max((index - low) / (high - low), 0), 1)
+        frequencies.append(frequency * (divided / scaling.factor + 1 - divided))
+    if scaling.attention_factor:
+        return frequencies, scaling.attention_factor
+    lengths = [
+        0.1 * (coefficient or 0) * math.log(scaling.factor) + 1
+        for coefficient in (scaling.mscale, scaling.mscale_all_dim)
+    ]
+    if scaling.mscale and scaling.mscale_all_dim:
+        return frequencies, lengths[0] / lengths[1]
+    return frequencies, 0.1 * math.log(scaling.factor) + 1
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "theta", "scaling"), YARN_CASES.values(), ids=YARN_CASES
+)
+def test_yarn_is_the_formula_of_the_paper(
+    head_dim: int, theta: float, scaling: YarnRopeScaling
+) -> None:
+    expected, length = reference_yarn(head_dim, theta, scaling)
+    found = inverse_frequencies(head_dim, theta, scaling).numpy()
+    np.testing.assert_allclose(found, expected, rtol=2.0**-23)
+    assert scaling.magnitude == pytest.approx(length, rel=1e-12)
+    config = CONFIGS[1]
+    args = replace(
+        config.args(), head_dim=head_dim, rope_theta=theta, rope_scaling=scaling
+    )
+    table = rotary_frequencies(args, 40).numpy()
+    np.testing.assert_allclose(np.abs(table), length, rtol=1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    ("head_dim", "theta", "scaling"), YARN_CASES.values(), ids=YARN_CASES
+)
+def test_yarn_agrees_with_transformers(
+    head_dim: int, theta: float, scaling: YarnRopeScaling
+) -> None:
+    pytest.importorskip("torch", reason="needs the oracle extra")
+    transformers = pytest.importorskip("transformers", reason="needs the oracle extra")
+    from transformers.modeling_rope_utils import _compute_yarn_parameters
+
+    given = {key: value for key, value in vars(scaling).items() if value is not None}
+    original = given.pop("original_context_length")
+    config = transformers.Qwen2Config(
+        hidden_size=2 * head_dim,
+        num_attention_heads=2,
+        max_position_embeddings=int(scaling.factor * original),
+        rope_parameters=given
+        | {
+            "rope_type": "yarn",
+            "rope_theta": theta,
+            "original_max_position_embeddings": original,
+        },
+    )
+    theirs, length = _compute_yarn_parameters(config)
+    found = inverse_frequencies(head_dim, theta, scaling).numpy()
+    np.testing.assert_allclose(found, theirs.numpy(), rtol=2.0**-21)
+    assert scaling.magnitude == pytest.approx(length, rel=1e-12)
+
+
+def test_yarn_checks_its_values_and_its_factor_may_be_overridden() -> None:
+    with pytest.raises(ModelConfigError, match="beta_fast: expected at least beta_slow"):
+        YarnRopeScaling(4.0, 64, beta_fast=1.0, beta_slow=2.0)
+    args = replace(CONFIGS[1].args(), rope_scaling=YarnRopeScaling(4.0, 1 << 14))
+    with pytest.raises(ModelConfigError, match="rope_theta: expected more than 1"):
+        replace(args, rope_theta=1.0)
+    longer = with_rope_factor(args, 8.0)
+    assert longer.rope_scaling == YarnRopeScaling(8.0, 1 << 14)
+    assert longer.max_context_length == 1 << 17
+    assert YarnRopeScaling(1.0, 64).magnitude == 1.0
 
 
 @pytest.mark.parametrize(

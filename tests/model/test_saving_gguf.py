@@ -19,6 +19,8 @@ from src.inference import encode_chat, find_chat_template
 from src.inference.chat_encoding import template_to_write
 from src.model import InferenceContext, ModelError, load_model
 from src.model.loader import Model
+from src.model.rope import rotary_frequencies
+from src.model.saving import save_quantized
 from src.model.saving_gguf import save_gguf
 from src.model.sources import find_source
 from tests.model.families import (
@@ -296,6 +298,36 @@ def test_the_output_of_a_tied_olmo_2_is_written_separately(
     table = stored["token_embd.weight"]
     assert output.shape == table.shape
     assert (output.dtype is table.dtype) == (quantize is None)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"attention_factor": 1.5}, {"mscale": 1.0, "mscale_all_dim": 0.5}],
+    ids=str,
+)
+def test_yarn_is_written_and_read_back(tmp_path: Path, more: dict[str, float]) -> None:
+    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 1024}
+    source = write_family(
+        tmp_path / "source", "qwen3", ml.float32, **SIZES, rope_scaling=yarn | more
+    )
+    given = load_model(source).args
+    assert given.max_context_length == 8192
+    save_gguf(source, tmp_path / "a.gguf")
+    made = load_model(tmp_path / "a.gguf")
+    assert made.args.max_context_length == 8192
+    frequencies = [rotary_frequencies(args, 9).numpy() for args in (made.args, given)]
+    np.testing.assert_allclose(*frequencies, rtol=1e-6)
+    save_quantized(tmp_path / "a.gguf", tmp_path / "back", "nf4")
+    assert load_model(tmp_path / "back").args.rope_scaling == made.args.rope_scaling
+    for key, value, words in (
+        ("truncate", False, "save: expected YaRN with truncate, as GGUF files require"),
+        ("beta_fast", 8.0, "as qwen3 requires in GGUF files, got 8 and 1"),
+    ):
+        scaling = yarn | {key: value}
+        other = write_family(
+            tmp_path / key, "qwen3", ml.float32, **SIZES, rope_scaling=scaling
+        )
+        assert words in refused(tmp_path, other)
 
 
 def refused(tmp_path: Path, source: Path | None, quantize: str | None = None) -> str:

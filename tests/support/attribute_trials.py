@@ -258,6 +258,7 @@ def _trials() -> dict[str, Trials]:
         ),
         "RopeScaling": Trials(lambda: model.RopeScaling(8.0, 1.0, 4.0, 8192), _unused),
         "LinearRopeScaling": Trials(lambda: model.LinearRopeScaling(2.0), _unused),
+        "YarnRopeScaling": Trials(lambda: model.YarnRopeScaling(2.0, 8), _unused),
         "RopeFactors": Trials(lambda: model.RopeFactors((1.0,) * (h // 2)), _unused),
         type(layer).__name__: _inner(lambda x: x.layers[0]),
         type(layer.attention).__name__: _inner(lambda x: x.layers[0].attention),

@@ -22,7 +22,7 @@ from ...checkpoint.gguf_config import GgufConfig, GgufSchema
 from ...checkpoint.hugging_face_config import ConfigSchema, HuggingFaceConfig
 from ...checkpoint.names import tensor_row, with_rows
 from ...checkpoint.params import ANY, SIZE, Rule, number_in, one_of, value_of
-from ..args import FamilyRopeScaling, ModelArgs
+from ..args import ComputedRopeScaling, ModelArgs
 from ..errors import mismatch
 from . import Family, window_fields
 
@@ -45,7 +45,7 @@ _LONG_ROPE = {"short_factor": _FACTORS, "long_factor": _FACTORS}
 
 
 @dataclass(frozen=True)
-class LongRope(FamilyRopeScaling):
+class LongRope(ComputedRopeScaling):
     """LongRoPE: a divisor for each frequency, with different ones for long contexts.
 
     Attributes:
@@ -53,16 +53,21 @@ class LongRope(FamilyRopeScaling):
             `original_context_length` positions.
         long_factors: The divisors in longer contexts.
         original_context_length: The context length in training.
-        magnitude: The factor applied to rotated queries and keys.
+        attention_factor: The factor applied to rotated queries and keys.
     """
 
     short_factors: tuple[float, ...]
     long_factors: tuple[float, ...]
     original_context_length: int
-    magnitude: float
+    attention_factor: float
+
+    @property
+    def magnitude(self) -> float:
+        """Return the attention factor."""
+        return self.attention_factor
 
     def scaled(
-        self, frequencies: npt.NDArray[np.float64], length: int
+        self, frequencies: npt.NDArray[np.float64], _theta: float, length: int, /
     ) -> npt.NDArray[np.float64]:
         """Return the scaled frequencies [r/2] for a context of `length` positions."""
         is_long = length > self.original_context_length
@@ -254,7 +259,7 @@ class _Phi3(Family):
             keys["attention.sliding_window"] = args.sliding_window
         scaling = args.rope_scaling
         if isinstance(scaling, LongRope):
-            keys["rope.scaling.attn_factor"] = scaling.magnitude
+            keys["rope.scaling.attn_factor"] = scaling.attention_factor
             keys["rope.scaling.original_context_length"] = scaling.original_context_length
         return keys
 
@@ -268,7 +273,7 @@ class _Phi3(Family):
                 "type": "longrope",
                 "short_factor": list(scaling.short_factors),
                 "long_factor": list(scaling.long_factors),
-                "attention_factor": scaling.magnitude,
+                "attention_factor": scaling.attention_factor,
             }
         return super().config_keys(args) | keys
 

@@ -30,6 +30,7 @@ from ..args import (
     EMBEDDINGS,
     LinearRopeScaling,
     ModelArgs,
+    YarnRopeScaling,
     activation_dtype,
 )
 from ..errors import ModelError, mismatch
@@ -278,10 +279,13 @@ def args_from_gguf(
     sizes = dict(config.sizes)
     if not sizes["vocab_size"] and EMBEDDINGS in stored:
         sizes["vocab_size"] = stored[EMBEDDINGS].shape[0]
-    factor = config.rope_factor
+    scaling = _rope_scaling(config, family)
+    if isinstance(scaling, YarnRopeScaling):
+        longest = max(sizes["max_context_length"], scaling.context_length)
+        sizes["max_context_length"] = longest
     fields: dict[str, Any] = {
         **sizes,
-        "rope_scaling": LinearRopeScaling(factor) if factor != 1.0 else None,
+        "rope_scaling": scaling,
         "dtype": dtype,
         "feed_forward_dtype": feed_forward_dtype,
         "rope_pairs": family.gguf.rope_pairs,
@@ -289,3 +293,33 @@ def args_from_gguf(
         "layer_rows": family.layer_rows,
     }
     return family.args_class(**fields | family.fields_of_gguf(config))
+
+
+def _rope_scaling(
+    config: GgufConfig, family: Family
+) -> LinearRopeScaling | YarnRopeScaling | None:
+    """Return the scaling of RoPE according to the keys.
+
+    Source: llama.cpp, src/llama-context.cpp (`yarn_attn_factor`).
+    """
+    factor = config.rope_factor
+    given: Mapping[str, Any] = config.given
+    if given.get("rope.scaling.type") != "yarn":
+        return LinearRopeScaling(factor) if factor != 1.0 else None
+    positions = config.sizes["max_context_length"]
+    scaling = YarnRopeScaling(
+        factor, value_of(given, "rope.scaling.original_context_length", positions)
+    )
+    if family.gguf.has_yarn_keys:
+        multiplier = float(value_of(given, "rope.scaling.yarn_log_multiplier", 0.0))
+        scaling = replace(
+            scaling,
+            beta_fast=float(value_of(given, "rope.scaling.yarn_beta_fast", 32.0)),
+            beta_slow=float(value_of(given, "rope.scaling.yarn_beta_slow", 1.0)),
+            mscale=1.0 if multiplier else None,
+            mscale_all_dim=multiplier or None,
+        )
+    longer = float(value_of(given, "rope.scaling.attn_factor", 1.0))
+    if longer == 1.0:
+        return scaling
+    return replace(scaling, attention_factor=scaling.magnitude * longer)

@@ -34,13 +34,17 @@ from ...untrusted import label_of, some_of
 from ..args import (
     EMBEDDINGS,
     OUTPUT,
+    ComputedRopeScaling,
     LinearRopeScaling,
     ModelArgs,
     RopeScaling,
+    YarnRopeScaling,
 )
 from ..families import FAMILIES, Family
 from ..llama import LlamaTransformer
 from . import Source
+
+_YARN_KEYS = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
 
 
 @dataclass(frozen=True)
@@ -219,10 +223,15 @@ def args_from_config(config: HuggingFaceConfig, family: Family) -> ModelArgs:
     if value_of(values, "mlp_bias", False):
         biases += ("w1", "w2", "w3")
     named_dtype = value_of(config.given, "dtype", config.given.get("torch_dtype"))
+    sizes = sizes_of(CONFIG_KEYS, values, norm_eps=1e-6, max_context_length=2048)
+    scaling = _rope_scaling(config.rope, sizes["max_context_length"])
+    if isinstance(scaling, YarnRopeScaling):
+        longest = max(sizes["max_context_length"], scaling.context_length)
+        sizes["max_context_length"] = longest
     fields: dict[str, Any] = {
-        **sizes_of(CONFIG_KEYS, values, norm_eps=1e-6, max_context_length=2048),
+        **sizes,
         "rope_theta": config.rope["rope_theta"],
-        "rope_scaling": _rope_scaling(config.rope),
+        "rope_scaling": scaling,
         "dtype": ml.float32 if named_dtype in ("float32", "float16") else ml.bfloat16,
         "rope_pairs": "halves",
         "biases": tuple(biases),
@@ -232,10 +241,23 @@ def args_from_config(config: HuggingFaceConfig, family: Family) -> ModelArgs:
     return family.args_class(**fields | family.fields_of_config(config))
 
 
-def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | LinearRopeScaling | None:
-    if "low_freq_factor" in rope:
-        original = int(rope["original_max_position_embeddings"])
-        low = rope["low_freq_factor"]
-        high = rope["high_freq_factor"]
-        return RopeScaling(rope["factor"], low, high, original)
-    return LinearRopeScaling(rope["factor"]) if "factor" in rope else None
+def _rope_scaling(
+    rope: Mapping[str, Any], positions: int
+) -> RopeScaling | LinearRopeScaling | ComputedRopeScaling | None:
+    """Return the scaling of RoPE; the model has this many positions without it."""
+    match rope["rope_type"]:
+        case "llama3":
+            original = int(rope["original_max_position_embeddings"])
+            low = rope["low_freq_factor"]
+            high = rope["high_freq_factor"]
+            return RopeScaling(rope["factor"], low, high, original)
+        case "linear":
+            return LinearRopeScaling(rope["factor"])
+        case "yarn" if "factor" in rope:
+            original = int(rope.get("original_max_position_embeddings", positions))
+            optional = {name: rope[name] for name in _YARN_KEYS if name in rope}
+            truncate = bool(rope.get("truncate", True))
+            return YarnRopeScaling(
+                rope["factor"], original, truncate=truncate, **optional
+            )
+    return None  # a family reads its own scaling
