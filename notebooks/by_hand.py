@@ -30,7 +30,7 @@ from llama_bolts import ml
 from llama_bolts.inference import Message, encode_chat
 from llama_bolts.model import load_model
 from llama_bolts.model.recording import record_pass
-from llama_bolts.model.rope import inverse_frequencies
+from llama_bolts.model.rope import pair_frequencies
 
 model = load_model()
 args = model.args
@@ -137,7 +137,7 @@ engine.check(xv, stage=9, name="xv", layer=0)
 # ([chapter 10](../docs/10-rope.md)). The frequencies fall from 1 radian per position to almost none:
 
 # %%
-frequencies = inverse_frequencies(h, args.rope_theta, args.rope_scaling)  # [h/2]
+frequencies = pair_frequencies(h, args.rope_theta, args.rope_scaling)  # [h/2]
 plain = 1 / args.rope_theta ** (ml.arange(0, h, 2) / h)
 print(frequencies)
 print(
@@ -164,7 +164,7 @@ print(pair, "->", rotation @ pair)
 
 # %%
 table = ml.polar(ml.ones(T, h // 2), angles)  # cos + i sin, complex64 [T, h/2]
-print(engine.check(table, stage=4, name="frequencies"))
+print(engine.check(table, stage=4, name="rotations"))
 cos = table.view_as_real()[..., 0].unsqueeze(1)  # [T, 1, h/2]
 sin = table.view_as_real()[..., 1].unsqueeze(1)
 
@@ -222,7 +222,7 @@ mask
 # %%
 scores = scores + mask  # [H, T, S] + [T, S]
 weights = scores.softmax(dim=-1)  # each row sums to 1
-print(engine.check(weights, stage=13, name="scores", layer=0, op="softmax"))
+print(engine.check(weights, stage=13, name="weights", layer=0))
 weights[2]  # head 2: a row for each token, a column for each token that it looks at
 
 # %% [markdown]

@@ -20,7 +20,7 @@ import math
 from llama_bolts import ml
 from llama_bolts.model import load_model
 from llama_bolts.model.recording import record_pass
-from llama_bolts.model.rope import inverse_frequencies
+from llama_bolts.model.rope import pair_frequencies
 
 model = load_model()
 args = model.args
@@ -84,10 +84,10 @@ engine.check(normed, stage=6, name="normed", layer=0)
 
 # %%
 h = args.head_dim
-frequencies = inverse_frequencies(h, args.rope_theta, args.rope_scaling)
+frequencies = pair_frequencies(h, args.rope_theta, args.rope_scaling)
 angles = ml.outer(ml.arange(T).float(), frequencies)
 freqs_cis = ml.polar(ml.ones(T, h // 2), angles)  # [T, h/2]
-print(engine.check(freqs_cis, stage=4, name="frequencies"))
+print(engine.check(freqs_cis, stage=4, name="rotations"))
 freqs_cis[2, :4]  # position 2: the first four pairs
 
 # %%
@@ -139,7 +139,7 @@ scores
 # %%
 later = ml.ones(T, T).triu(1).bool()
 attention = scores.masked_fill(later, -math.inf).softmax(dim=-1)
-print((attention == engine.tensor(13, "scores", 0, "softmax")[head]).all().item())
+print((attention == engine.tensor(13, "weights", 0)[head]).all().item())
 for row, token in zip(attention, ids):
     shares = " ".join(f"{share:5.2f}" for share in row)
     print(f"{tokenizer.decode([token]):>20} {shares}")

@@ -20,7 +20,7 @@ from llama_bolts import ml
 from llama_bolts.inference import InferenceEngine, Message, SamplingArgs, encode_chat
 from llama_bolts.model import load_model
 from llama_bolts.model.recording import record_pass
-from llama_bolts.model.rope import inverse_frequencies
+from llama_bolts.model.rope import pair_frequencies
 
 path = None  # the bundled model; "smollm2" is the other one
 plain = load_model(path, dequantize=path is not None)
@@ -89,7 +89,7 @@ tokenizer.decode(ids)
 # %%
 linear = ml.linear_transformation
 h = args.head_dim
-frequencies = inverse_frequencies(h, args.rope_theta, args.rope_scaling)
+frequencies = pair_frequencies(h, args.rope_theta, args.rope_scaling)
 angles = ml.outer(ml.arange(T + 24).float(), frequencies)  # room for an answer
 table = ml.polar(ml.ones(T + 24, h // 2), angles)
 

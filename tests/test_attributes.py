@@ -71,7 +71,7 @@ def test_attributes_of_the_tensor_library_are_neither_set_nor_deleted(name: str)
     assert attributes == public_attributes(subject)
 
 
-@pytest.mark.parametrize("name", ["caches", "length", "attention", "frequencies", "args"])
+@pytest.mark.parametrize("name", ["caches", "length", "attention", "rotations", "args"])
 def test_no_attribute_of_a_context_is_deleted(name: str) -> None:
     context = InferenceContext(load_model().args, 16)
     with pytest.raises(AttributeError, match=f"^property '{name}' of .* has no deleter$"):

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from src import ml
 from src.model import InferenceContext
 from src.model.args import RopeScaling
-from src.model.rope import inverse_frequencies
+from src.model.rope import pair_frequencies
 
 from .runs import bundled_model
 
@@ -145,7 +145,7 @@ def _levels(*rows: Axes) -> None:
 def _steps(base: float = _BASE_3, factor: float | None = None) -> Floats:
     """Return the radians per position for each pair in a head of the 8B: [h/2]."""
     scaling = RopeScaling(factor) if factor else None
-    return inverse_frequencies(_HEAD, base, scaling).numpy().astype(np.float64)
+    return pair_frequencies(_HEAD, base, scaling).numpy().astype(np.float64)
 
 
 def _turns(*columns: Axes) -> None:

@@ -59,7 +59,7 @@ def draw_attention_stage(sheet: Sheet, y: float) -> DrawnEnd:
         (10, both, ()),
         (11, (1, 2), ((keys, "keys"), (values, "values"))),
         (12, all_columns, ((queries, "xq"), (keys, "keys"), (values, "values"))),
-        (13, both, ((both, "scores"),)),
+        (13, both, ((both, "weights"),)),
         (14, all_columns, ((all_columns, "attention"),)),
     )
     begins = [y] * _COLUMNS  # where each column's next arrow starts; it may skip a stage

@@ -30,7 +30,7 @@ Sides = tuple[tuple[str, int], tuple[str, int]]
 
 def _mask(sheet: Sheet, y: float) -> float:
     """Draw the mask as a triangle with one row per token and one column per position."""
-    return _draw_scores(sheet, y, None, "The mask: blue is 0, grey is minus infinity")
+    return _draw_weights(sheet, y, None, "The mask: blue is 0, grey is minus infinity")
 
 
 def _weights(sheet: Sheet, y: float) -> float:
@@ -38,12 +38,12 @@ def _weights(sheet: Sheet, y: float) -> float:
 
     The first token and the attending token itself are not considered.
     """
-    scores = sheet.run.values(13, "scores")
-    last = scores[:, -1].copy()  # [H, S]
+    weights = sheet.run.values(13, "weights")
+    last = weights[:, -1].copy()  # [H, S]
     last[:, 0] = last[:, -1] = 0.0
     head = int(last.max(axis=1).argmax())
     title = f"The weights of head {head} in layer 0: stronger blue is larger, grey is 0"
-    y = _draw_scores(sheet, y, scores[head], title)
+    y = _draw_weights(sheet, y, weights[head], title)
     target = int(last[head].argmax())
     ids = sheet.run.new_ids()
     texts = [
@@ -54,7 +54,7 @@ def _weights(sheet: Sheet, y: float) -> float:
     )
 
 
-def _draw_scores(sheet: Sheet, y: float, weights: Array | None, title: str) -> float:
+def _draw_weights(sheet: Sheet, y: float, weights: Array | None, title: str) -> float:
     """Draw a matrix [T, S] from the first pass, or only its last rows and columns."""
     ids = sheet.run.new_ids()
     first = max(0, len(ids) - _MOST_POSITIONS)
@@ -180,7 +180,7 @@ def _repeat(sheet: Sheet, y: float) -> float:
 
 def _rotation(sheet: Sheet, y: float) -> float:
     """Draw the rotation angles of three pairs at the first pass's last position."""
-    rotations = sheet.run.values(4, "frequencies")
+    rotations = sheet.run.values(4, "rotations")
     position = sheet.run.new_tokens - 1
     label = (
         f"three of the {sheet.run.sizes['h'] // 2} pairs of each head, at position "

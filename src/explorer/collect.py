@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..inference import Sampler, SamplingArgs
 from ..model import Model
-from ..model.rope import inverse_frequencies
+from ..model.rope import pair_frequencies
 from ..trace.events import Letters
 from ..trace.records import Event, TensorInfo
 from .lens import Floats, attribute, read_lens
@@ -135,7 +135,7 @@ class Collector:
         for token in sorted({*self._ids, *self._shown_ids}):
             text, is_special = token_text(self._model.tokenizer, token)
             texts[str(token)] = [text, *[1] * is_special]
-        frequencies = inverse_frequencies(
+        frequencies = pair_frequencies(
             args.head_dim, args.rope_theta, args.rope_scaling
         )
         return {

@@ -13,7 +13,7 @@ from ..trace import is_on
 from .args import ModelArgs
 from .errors import ModelError, NotEnoughMemoryError, PositionError, TokenIdError
 from .forecast import MemoryForecast, kv_cache_bytes
-from .rope import rotary_frequencies
+from .rope import rotary_table
 
 Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
 
@@ -36,7 +36,7 @@ class CacheMemory:
         is_pool: Whether several sequences share the blocks.
         blocks: The number of blocks. The last block of a single sequence may be shorter.
         caches: For each layer, the rotated keys and the values in the activation dtype.
-        frequencies: Rotary table, complex64 [sequence_length, h/2].
+        rotations: Rotary table, complex64 [sequence_length, h/2].
         copies: The (source, target) pairs of blocks copied since the last pass.
 
     Raises:
@@ -47,7 +47,7 @@ class CacheMemory:
     def __init__(
         self, args: ModelArgs, sequence_length: int, blocks: int | None = None
     ) -> None:
-        self.caches, self.frequencies = _allocate(args, sequence_length, blocks)
+        self.caches, self.rotations = _allocate(args, sequence_length, blocks)
         self.args = args
         self.sequence_length = sequence_length
         self.is_pool = blocks is not None
@@ -158,9 +158,9 @@ class InferenceContext:
         self._attention = attention
 
     @property
-    def frequencies(self) -> ml.Tensor:
+    def rotations(self) -> ml.Tensor:
         """The rotary table for all positions, complex64 [sequence_length, h/2]."""
-        return self.memory.frequencies
+        return self.memory.rotations
 
     @property
     def nbytes(self) -> int:
@@ -195,7 +195,7 @@ class InferenceContext:
         self._length = start_pos
         self._opened = end
         self.is_eager = self.attention == "eager" or is_on()
-        return start_pos, self.memory.frequencies.slice(start_pos, end)
+        return start_pos, self.memory.rotations.slice(start_pos, end)
 
     def end(self) -> None:
         """End the pass that `begin` started: count its positions as filled."""
@@ -246,7 +246,7 @@ class BatchContext(InferenceContext):
             raise PositionError(
                 f"[forward] tokens must be the tokens of the spans: {text}"
             )
-        return self.spans, ml.get_rows(self.memory.frequencies, self._positions)
+        return self.spans, ml.get_rows(self.memory.rotations, self._positions)
 
     def end(self) -> None:
         """End the pass. The caller records which tokens the blocks contain."""
@@ -283,7 +283,7 @@ def _allocate(
     shape = (positions, args.n_kv_heads, args.head_dim)
     try:
         caches = tuple(ml.KeyValueCache(*shape, args.dtype) for _ in range(args.n_layers))
-        return caches, rotary_frequencies(args, sequence_length)
+        return caches, rotary_table(args, sequence_length)
     except (MemoryError, ml.TensorError) as error:
         nbytes = kv_cache_bytes(args, positions)
         text = (

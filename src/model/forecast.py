@@ -69,7 +69,7 @@ class MemoryForecast:
         copied = {self.copied_as: self.copied} if self.copied else {}
         return copied | {
             cache: kv_cache_bytes(args, C),
-            "rotary frequencies": C
+            "rotary table": C
             * len(args.rope_tables)
             * (args.head_dim // 2)
             * ml.complex64.itemsize,

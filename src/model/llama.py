@@ -83,7 +83,7 @@ class LlamaAttention(Module):
         x: ml.Tensor,
         context: InferenceContext,
         positions: ml.Positions,
-        frequencies: ml.Tensor,
+        rotations: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
         """Return, for each token, a weighted sum of the values that it may attend to.
@@ -94,7 +94,7 @@ class LlamaAttention(Module):
                 written.
             positions: Where the new tokens are in the cache: the position of the first
                 one, or the spans of several sequences.
-            frequencies: Rotary table for the new positions, complex64 [T, h/2].
+            rotations: Rotary table for the new positions, complex64 [T, h/2].
             mask: float32 [T, S], 0 for visible positions and -inf for all others. None
                 for a single token, which sees every position, and for fused attention.
 
@@ -105,8 +105,8 @@ class LlamaAttention(Module):
         xq, xk, xv = self.heads(x)  # [T, D] -> [T, H, h], [T, K, h], [T, K, h]
 
         mark(10)  # rotary embedding: position becomes an angle
-        xq = self.rotate(xq, frequencies)
-        xk = self.rotate(xk, frequencies)
+        xq = self.rotate(xq, rotations)
+        xk = self.rotate(xk, rotations)
 
         mark(11)  # KV cache update
         cache = context.caches[self.layer]
@@ -152,9 +152,9 @@ class LlamaAttention(Module):
         xv = xv.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
         return xq, xk, xv
 
-    def rotate(self, x: ml.Tensor, frequencies: ml.Tensor) -> ml.Tensor:
+    def rotate(self, x: ml.Tensor, rotations: ml.Tensor) -> ml.Tensor:
         """Rotate queries or keys [T, heads, h] by the angles of their token positions."""
-        return ml.rotary_embedding(x, frequencies, self.args.rope_pairs)
+        return ml.rotary_embedding(x, rotations, self.args.rope_pairs)
 
     def project(self, output: ml.Tensor) -> ml.Tensor:
         """Project the output of all heads [T, H*h] to model dimension: float32 [T, D]."""
@@ -187,11 +187,11 @@ class LlamaAttention(Module):
         scores = ml.multiply(scores, 1 / self.divisor)
         if mask is not None:
             scores = ml.add(scores, mask)
-        scores = ml.softmax(scores, dim=-1)
+        weights = ml.softmax(scores, dim=-1)
 
         mark(14)  # attention output
         # [H, T, S] x [H, S, h] -> [H, T, h]
-        output = ml.matmul(scores, values, xq.dtype)
+        output = ml.matmul(weights, values, xq.dtype)
         return output.transpose(0, 1)  # [H, T, h] -> [T, H, h]
 
 
@@ -263,7 +263,7 @@ class LlamaTransformerBlock(Module):
         x: ml.Tensor,
         context: InferenceContext,
         positions: ml.Positions,
-        frequencies: ml.Tensor,
+        rotations: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
         """Pass the residual stream x, float32 [T, D], through the layer.
@@ -273,7 +273,7 @@ class LlamaTransformerBlock(Module):
         mark(5, layer=self.layer)  # each transformer block
         mark(6)  # attention pre-norm
         normed = self.attention_norm.forward(x)
-        attention = self.attention.forward(normed, context, positions, frequencies, mask)
+        attention = self.attention.forward(normed, context, positions, rotations, mask)
         mark(15)  # attention residual
         x = ml.add(x, attention)
         mark(16)  # feed-forward pre-norm
@@ -357,13 +357,13 @@ class LlamaTransformer(Module):
         ids = token_tensor(tokens, self.args.vocab_size)
         T = ids.shape[0]
 
-        mark(4, position=start_pos, T=T)  # input tensor (embedding), frequencies, mask
+        mark(4, position=start_pos, T=T)  # input tensor (embedding), rotations, mask
         x = self.embed(ids)  # [T] -> [T, D]
-        positions, frequencies = context.begin(start_pos, T)  # [T, h/2]
+        positions, rotations = context.begin(start_pos, T)  # [T, h/2]
         mask = causal_mask(T, start_pos) if context.is_eager else None
         for layer in self.layers:
             try:
-                x = layer.forward(x, context, positions, frequencies, mask)
+                x = layer.forward(x, context, positions, rotations, mask)
             except (ml.ShapeError, ml.DTypeError) as error:
                 weight = wrong_weight(layer, layer.layer, self.args)
                 raise type(error)(f"{weight}: {error}") from error
@@ -403,13 +403,13 @@ def pass_inputs(
 
     Returns:
         The context, which is a new one of length T by default, and the positions,
-        frequencies and mask that `LlamaAttention.forward` describes.
+        rotations and mask that `LlamaAttention.forward` describes.
     """
     if not isinstance(x, ml.Tensor):
         raise ml.TensorTypeError(f"[layer] x must be a Tensor: {type(x).__name__}")
     T = x.shape[0]
     if context is None:
         context = InferenceContext(args, start_pos + T)
-    positions, frequencies = context.begin(start_pos, T)
+    positions, rotations = context.begin(start_pos, T)
     mask = causal_mask(T, start_pos) if context.is_eager else None
-    return context, positions, frequencies, mask
+    return context, positions, rotations, mask

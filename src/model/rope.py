@@ -19,7 +19,7 @@ from .args import (
 _CHUNK = 512
 
 
-def inverse_frequencies(
+def pair_frequencies(
     head_dim: int,
     theta: float,
     scaling: AnyRopeScaling | None = None,
@@ -42,7 +42,7 @@ def inverse_frequencies(
     elif scaling is not None:
         frequencies = _scale_as_llama3(frequencies, scaling)
     return ml.Tensor.from_numpy(
-        frequencies.astype(np.float32), name="inverse_frequencies"
+        frequencies.astype(np.float32), name="pair_frequencies"
     )
 
 
@@ -80,7 +80,7 @@ def _scale_as_llama3(
     return (1.0 - smooth) * frequencies / scaling.factor + smooth * frequencies
 
 
-def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
+def rotary_table(args: ModelArgs, length: int) -> ml.Tensor:
     """Build the table of e^(i * position * frequency): complex64 [length, r/2].
 
     If layers have different tables, the tables are joined along the second dimension.
@@ -93,16 +93,16 @@ def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
     Source: meta-llama/llama-models, models/llama3/model.py, `precompute_freqs_cis`.
     """
     tables = [
-        _rotary_table(args.rotary_dim, theta, scaling, length)
+        _table_of(args.rotary_dim, theta, scaling, length)
         for theta, scaling in args.rope_tables
     ]
     table = tables[0] if len(tables) == 1 else ml.concatenate(tables, dim=1)
-    return table.with_name("frequencies")
+    return table.with_name("rotations")
 
 
-def _rotary_table(rotary_dim: int, theta: float, scaling: Any, length: int) -> ml.Tensor:
+def _table_of(rotary_dim: int, theta: float, scaling: Any, length: int) -> ml.Tensor:
     """Build the table of one theta and scaling: complex64 [length, r/2]."""
-    frequencies = inverse_frequencies(rotary_dim, theta, scaling, length)
+    frequencies = pair_frequencies(rotary_dim, theta, scaling, length)
     magnitude = scaling.magnitude if isinstance(scaling, ComputedRopeScaling) else 1.0
     table = ml.zeros((length, rotary_dim // 2), dtype=ml.complex64)
     for start in range(0, length, _CHUNK):

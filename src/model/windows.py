@@ -47,7 +47,7 @@ class WindowAttention(LlamaAttention):
         x: ml.Tensor,
         context: InferenceContext,
         positions: ml.Positions,
-        frequencies: ml.Tensor,
+        rotations: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
         """Return, for each token, a weighted sum of the values that it may attend to.
@@ -59,9 +59,9 @@ class WindowAttention(LlamaAttention):
 
         mark(10)  # rotary embedding: position becomes an angle
         if self.columns is not None:
-            frequencies = frequencies[:, self.columns].contiguous()
-        xq = self.rotate(xq, frequencies)
-        xk = self.rotate(xk, frequencies)
+            rotations = rotations[:, self.columns].contiguous()
+        xq = self.rotate(xq, rotations)
+        xk = self.rotate(xk, rotations)
 
         mark(11)  # KV cache update
         cache = context.caches[self.layer]
@@ -113,13 +113,13 @@ class WindowAttention(LlamaAttention):
         if mask is not None:
             scores = ml.add(scores, mask)
         if self.sinks is None:
-            scores = ml.softmax(scores, dim=-1)
+            weights = ml.softmax(scores, dim=-1)
         else:
-            scores = _softmax_with_sinks(scores, self.sinks)
+            weights = _softmax_with_sinks(scores, self.sinks)
 
         mark(14)  # attention output
         # [H, T, S] x [H, S, h] -> [H, T, h]
-        output = ml.matmul(scores, values, xq.dtype)
+        output = ml.matmul(weights, values, xq.dtype)
         return output.transpose(0, 1)  # [H, T, h] -> [T, H, h]
 
 

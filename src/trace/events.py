@@ -89,18 +89,18 @@ def _stages(registry: str) -> dict[int, Stage]:
 # or file format: OLMo 2 uses `rms_norm` in stages 15 and 18 and `to` in stages 6 and 16,
 # Granite uses `multiply`, and BF16 in GGUF files uses `to` in stage 17. Layers with a
 # window make a mask in stage 13. A model with two rotary tables has both in each row of
-# the frequencies.
+# the rotations.
 STAGES: Mapping[int, Stage] = _stages("""
 1 tokenization | tokenizer.tokenizer Tokenizer.encode
 2 tokens tensor | model.context token_tensor
     mark tokens [T]
 3 loop over the sequence | inference.engine InferenceEngine._steps
-4 input tensor (embedding), frequencies, mask | model.llama LlamaTransformer.forward
+4 input tensor (embedding), rotations, mask | model.llama LlamaTransformer.forward
     get_rows x [T, D]
     to x [T, D]
     multiply scaled [T, D]
-    slice frequencies [T, h/2]
-    slice frequencies [T, h]
+    slice rotations [T, h/2]
+    slice rotations [T, h]
     full mask [T, S]
     triu mask [T, S]
 5 each transformer block | model.llama LlamaTransformerBlock.forward
@@ -144,7 +144,7 @@ STAGES: Mapping[int, Stage] = _stages("""
     tril mask [T, S]
     add mask [T, S]
     add scores [H, T, S]
-    softmax scores [H, T, S]
+    softmax weights [H, T, S]
 14 attention output | model.llama LlamaAttention.eager
     matmul output [H, T, h]
     transpose output [T, H, h]

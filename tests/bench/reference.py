@@ -12,7 +12,7 @@ import numpy as np
 
 from src import ml
 from src.model import Model, load_model
-from src.model.rope import inverse_frequencies
+from src.model.rope import pair_frequencies
 
 from .processes import Served
 
@@ -53,7 +53,7 @@ def reference_logits(directory: Path, ids: list[int], rows: list[int]) -> Any:
     args = model.args
     angles = np.outer(
         np.arange(len(ids)),
-        inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling).numpy(),
+        pair_frequencies(args.head_dim, args.rope_theta, args.rope_scaling).numpy(),
     )
     turns = np.exp(1j * angles).astype(np.complex64)[:, None, :]
     x = _wide(model, "tok_embeddings", ids)

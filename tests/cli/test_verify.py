@@ -282,7 +282,7 @@ FAULTS: dict[str, tuple[Patch, str]] = {
     ),
     "one token": (
         with_weight("tok_embeddings.weight", lambda rows: one_step(rows[ord("e") - 33])),
-        "4 input tensor (embedding), frequencies, mask: x",
+        "4 input tensor (embedding), rotations, mask: x",
     ),
     "the attention that answers": (
         (

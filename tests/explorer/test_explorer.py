@@ -76,7 +76,7 @@ def test_values_are_those_of_the_run_bit_for_bit(run):
         (8, "xq"),
         (10, "xk"),
         (11, "keys"),
-        (13, "scores"),
+        (13, "weights"),
         (17, "gate"),
         (18, "x"),
     } <= names

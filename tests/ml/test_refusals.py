@@ -206,7 +206,7 @@ DTypeError: x.dtype must equal weight.dtype, or hold all its values:
 ShapeError: len(biases) must equal len(weights) >= 1:
   ml.linear_transformations(f(2, 5), []) -> 0 != 0
   ml.linear_transformations(f(2, 5), [f(4, 5)], biases=[None, None]) -> 2 != 1
-ShapeError: frequencies.shape must equal (x.shape[0], x.shape[2] / 2):
+ShapeError: rotations.shape must equal (x.shape[0], x.shape[2] / 2):
   ml.rotary_embedding(f(3, 2, 8), of("complex64", 4, 4)) -> [4, 4] != [3, 4] (x [3, 2, 8])
   ml.rotary_embedding(f(3, 2, 7), of("complex64", 3, 3)) -> [3, 3] != [3, 3.5] (x [3, 2, 7])
 ShapeError: start_pos and start_pos + T must be in [0, cache.positions]:
@@ -346,7 +346,7 @@ ml.rotary_embedding(f(3, 2, 8), of("complex64", 3, 4), pairs="neox") ->
 ml.rotary_embedding(f(3, 8), of("complex64", 3, 4)) ->
     ShapeError: x.ndim must equal 3: 2 (shape [3, 8])
 ml.rotary_embedding(f(3, 2, 8), f(3, 4)) ->
-    DTypeError: frequencies.dtype must equal complex64: float32
+    DTypeError: rotations.dtype must equal complex64: float32
 ml.attention(f(1, 4, 6), cache(), 0) -> ShapeError: xq.shape must equal [T, heads, 4]: [1, 4, 6]
 ml.attention(f(1, 3, 4), cache(), 0) ->
     ShapeError: xq.shape[1] must be a multiple of cache.heads: 3 and 2 (xq [1, 3, 4])

@@ -38,7 +38,7 @@ def test_the_cache_holds_keys_and_values_of_each_layer_in_the_activations_dtype(
         assert (
             held == kv_cache_bytes(ARGS, length) == per_position * -(-length // 16) * 16
         )
-    assert context.frequencies.shape == (33, 4)
+    assert context.rotations.shape == (33, 4)
     assert context.length == 0
 
 
@@ -77,7 +77,7 @@ def test_a_cache_beyond_memory_is_refused_before_it_is_allocated(
     assert str(caught.value) == (
         "memory: expected at most 1.0 MiB available, got 160.0 GiB = 128.0 GiB of keys "
         "and values (2 * 2 layers * 1073741824 positions * 2 heads * 8 * 2 bytes) + 32.0 "
-        "GiB of rotary frequencies + 1.0 MiB of intermediate results; a context of 463 "
+        "GiB of rotary table + 1.0 MiB of intermediate results; a context of 463 "
         "would fit"
     )
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 14
@@ -116,7 +116,7 @@ def test_positions_may_be_written_over_but_leave_no_gap_and_end_with_the_context
     assert context.length == 0
 
 
-@pytest.mark.parametrize("name", ["args", "caches", "frequencies", "sequence_length"])
+@pytest.mark.parametrize("name", ["args", "caches", "rotations", "sequence_length"])
 def test_what_the_memory_was_allocated_for_is_read_only(name: str) -> None:
     context = InferenceContext(ARGS, 16)
     before = getattr(context, name)

@@ -54,7 +54,7 @@ def test_each_layout_is_told_as_it_turns_out(meta: Path, tmp_path: Path) -> None
         D = model.args.dim
         F = model.args.ffn_dim
         scratch = 40 * 4 * (4 * D + 3 * F)
-        assert forecast.needed == context.nbytes + context.frequencies.nbytes + scratch
+        assert forecast.needed == context.nbytes + context.rotations.nbytes + scratch
         with pytest.raises(NotEnoughMemoryError):
             replace(forecast, free=10).check()
 
@@ -113,7 +113,7 @@ def test_what_fits_exactly_is_accepted_and_a_byte_less_is_refused_with_the_arith
     assert str(refusal.value) == (
         "memory: expected at most 222.6 KiB available, got 222.6 KiB = 14.0 KiB of keys "
         "and values (2 * 2 layers * 100 positions * 2 heads * 8 * 2 bytes) + 3.1 KiB of "
-        "rotary frequencies + 205.5 KiB of intermediate results; a context of 99 would "
+        "rotary table + 205.5 KiB of intermediate results; a context of 99 would "
         "fit"
     )
     with pytest.raises(

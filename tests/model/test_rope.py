@@ -15,7 +15,7 @@ from src.model import (
 )
 from src.model.args import with_rope_factor
 from src.model.forecast import MemoryForecast
-from src.model.rope import inverse_frequencies, rotary_frequencies
+from src.model.rope import pair_frequencies, rotary_table
 from tests.model.tiny import CONFIGS, Tiny
 
 
@@ -38,14 +38,14 @@ def reference_frequencies(config: Tiny) -> list[float]:
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
 def test_frequencies_are_the_formula_rounded_once_to_float32(config: Tiny) -> None:
     scaling = RopeScaling(config.scaling) if config.scaling else None
-    found = inverse_frequencies(config.head_dim, config.theta, scaling).numpy()
+    found = pair_frequencies(config.head_dim, config.theta, scaling).numpy()
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, reference_frequencies(config), rtol=2.0**-23)
 
 
 def test_scaling_has_all_three_cases_in_a_llama_3_1_head() -> None:
-    plain = inverse_frequencies(128, 500000.0).numpy()
-    scaled = inverse_frequencies(128, 500000.0, RopeScaling(8.0)).numpy()
+    plain = pair_frequencies(128, 500000.0).numpy()
+    scaled = pair_frequencies(128, 500000.0, RopeScaling(8.0)).numpy()
     ratio = plain / scaled
     assert np.count_nonzero(ratio == 1.0) == 29
     assert np.count_nonzero(ratio == 8.0) == 29
@@ -53,9 +53,9 @@ def test_scaling_has_all_three_cases_in_a_llama_3_1_head() -> None:
 
 
 def test_other_scalings_divide_all_frequencies_by_one_factor_or_each_by_one() -> None:
-    plain = inverse_frequencies(4, 10000.0).numpy()
+    plain = pair_frequencies(4, 10000.0).numpy()
     for scaling, by in ((LinearRopeScaling(4.0), 4), (RopeFactors((1.0, 8.0)), [1, 8])):
-        scaled = inverse_frequencies(4, 10000.0, scaling).numpy()
+        scaled = pair_frequencies(4, 10000.0, scaling).numpy()
         np.testing.assert_array_equal(scaled, plain / by)
 
 
@@ -109,14 +109,14 @@ def test_yarn_is_the_formula_of_the_paper(
     head_dim: int, theta: float, scaling: YarnRopeScaling
 ) -> None:
     expected, length = reference_yarn(head_dim, theta, scaling)
-    found = inverse_frequencies(head_dim, theta, scaling).numpy()
+    found = pair_frequencies(head_dim, theta, scaling).numpy()
     np.testing.assert_allclose(found, expected, rtol=2.0**-23)
     assert scaling.magnitude == pytest.approx(length, rel=1e-12)
     config = CONFIGS[1]
     args = replace(
         config.args(), head_dim=head_dim, rope_theta=theta, rope_scaling=scaling
     )
-    table = rotary_frequencies(args, 40).numpy()
+    table = rotary_table(args, 40).numpy()
     np.testing.assert_allclose(np.abs(table), length, rtol=1e-6)
 
 
@@ -145,7 +145,7 @@ def test_yarn_agrees_with_transformers(
         },
     )
     theirs, length = _compute_yarn_parameters(config)
-    found = inverse_frequencies(head_dim, theta, scaling).numpy()
+    found = pair_frequencies(head_dim, theta, scaling).numpy()
     np.testing.assert_allclose(found, theirs.numpy(), rtol=2.0**-21)
     assert scaling.magnitude == pytest.approx(length, rel=1e-12)
 
@@ -170,7 +170,7 @@ def test_yarn_checks_its_values_and_its_factor_may_be_overridden() -> None:
 def test_the_table_is_within_float32_of_the_formula_at_every_position(
     config: Tiny, length: int
 ) -> None:
-    table = rotary_frequencies(config.args(max_context_length=length), length).numpy()
+    table = rotary_table(config.args(max_context_length=length), length).numpy()
     positions = np.arange(length, dtype=np.float64)[:, None]
     exact = np.exp(1j * positions * np.array(reference_frequencies(config)))
     assert table.shape == (length, config.head_dim // 2)
@@ -199,7 +199,7 @@ def test_angles_agree_with_transformers_up_to_the_longest_context(config: Tiny) 
     cos, sin = rotary(torch.zeros(1, dtype=torch.float32), positions)
     half = config.head_dim // 2
     theirs = (cos[0, :, :half] + 1j * sin[0, :, :half]).numpy()
-    ours = rotary_frequencies(config.args(max_context_length=length), length).numpy()
+    ours = rotary_table(config.args(max_context_length=length), length).numpy()
     ours = ours[positions[0].numpy()]
     # Both round frequency and angle to float32; each may err by half an ulp of the angle.
     allowed = positions[0].numpy()[:, None] * 2.0**-22 + 2.0**-21
@@ -209,9 +209,9 @@ def test_angles_agree_with_transformers_up_to_the_longest_context(config: Tiny) 
 def test_the_table_is_made_without_more_memory_than_reading_a_prompt_takes() -> None:
     args = replace(CONFIGS[-1].args(max_context_length=1 << 16), n_layers=1)
     length = 1 << 15
-    rotary_frequencies(args, 16)
+    rotary_table(args, 16)
     tracemalloc.start()
-    table = rotary_frequencies(args, length)
+    table = rotary_table(args, length)
     numbers = tracemalloc.get_traced_memory()[1]  # NumPy's, those of float64 among them
     tracemalloc.stop()
     # Lengths, angles, and what becomes of them.
@@ -222,10 +222,10 @@ def test_the_table_is_made_without_more_memory_than_reading_a_prompt_takes() -> 
 
 def test_the_chunks_of_the_table_give_the_bits_of_the_whole() -> None:
     args = CONFIGS[4].args()
-    frequencies = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
+    frequencies = pair_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
     for length in (1, 2, 511, 512, 513, 1500):
         angles = ml.outer(ml.arange(0, length, dtype=ml.float32), frequencies)
         whole = ml.polar(ml.ones_like(angles), angles)
         assert (
-            rotary_frequencies(args, length).numpy().tobytes() == whole.numpy().tobytes()
+            rotary_table(args, length).numpy().tobytes() == whole.numpy().tobytes()
         )

@@ -158,7 +158,7 @@ def test_one_row_takes_few_python_calls() -> None:
     weight = ml.ones((128, 64), ml.bfloat16)
     norm = ml.ones((64,), ml.bfloat16)
     heads = ml.ones((1, 4, 16), ml.bfloat16)
-    frequencies = ml.polar(ml.ones((1, 8)), ml.ones((1, 8)))
+    rotations = ml.polar(ml.ones((1, 8)), ml.ones((1, 8)))
     cache = ml.KeyValueCache(16, 4, 16, ml.bfloat16)
     one = python_calls(lambda: ml.linear_transformation(x, weight))
     assert one <= 6
@@ -167,7 +167,7 @@ def test_one_row_takes_few_python_calls() -> None:
         assert python_calls(lambda w=weights: ml.linear_transformations(x, w)) <= 6 + more
     assert python_calls(lambda: ml.rms_norm(x, norm, 1e-5, ml.bfloat16)) <= 6
     assert python_calls(lambda: ml.add(x, x)) <= 5
-    assert python_calls(lambda: ml.rotary_embedding(heads, frequencies)) <= 5
+    assert python_calls(lambda: ml.rotary_embedding(heads, rotations)) <= 5
     assert python_calls(lambda: ml.write_cache(cache, 0, heads, heads)) <= 3
     assert python_calls(lambda: ml.attention(heads, cache, 0)) <= 5
 

@@ -19,7 +19,7 @@ from src.inference import encode_chat, find_chat_template
 from src.inference.chat_encoding import template_to_write
 from src.model import InferenceContext, ModelError, load_model
 from src.model.loader import Model
-from src.model.rope import rotary_frequencies
+from src.model.rope import rotary_table
 from src.model.saving import save_quantized
 from src.model.saving_gguf import save_gguf
 from src.model.sources import find_source
@@ -315,7 +315,7 @@ def test_yarn_is_written_and_read_back(tmp_path: Path, more: dict[str, float]) -
     save_gguf(source, tmp_path / "a.gguf")
     made = load_model(tmp_path / "a.gguf")
     assert made.args.max_context_length == 8192
-    frequencies = [rotary_frequencies(args, 9).numpy() for args in (made.args, given)]
+    frequencies = [rotary_table(args, 9).numpy() for args in (made.args, given)]
     np.testing.assert_allclose(*frequencies, rtol=1e-6)
     save_quantized(tmp_path / "a.gguf", tmp_path / "back", "nf4")
     assert load_model(tmp_path / "back").args.rope_scaling == made.args.rope_scaling

@@ -17,7 +17,7 @@ NAMES = (
     "tokenization",
     "tokens tensor",
     "loop over the sequence",
-    "input tensor (embedding), frequencies, mask",
+    "input tensor (embedding), rotations, mask",
     "each transformer block",
     "attention pre-norm",
     "attention",

@@ -52,12 +52,12 @@ def repeat_heads(x: Tensor, repeats: int) -> Tensor:
 @op
 def rotary_embedding(
     x: Tensor,
-    frequencies: Tensor,
+    rotations: Tensor,
     pairs: Literal["interleaved", "halves"] = "interleaved",
 ) -> Tensor:
     """Rotate pairs of elements by an angle that depends on the token's position.
 
-    out[t, n, 2j] + i out[t, n, 2j + 1] = (a + i b) * frequencies[t, j], in float32,
+    out[t, n, 2j] + i out[t, n, 2j + 1] = (a + i b) * rotations[t, j], in float32,
     rounded once
 
     If the pairs are "interleaved", as in Meta's weights, `a` and `b` are x[t, n, 2j] and
@@ -67,12 +67,12 @@ def rotary_embedding(
     layouts, without reordering the weights. The products are bit-identical to `multiply`
     with complex numbers.
 
-    If the frequencies have fewer pairs than a head, only the first elements of each head
+    If the rotations have fewer pairs than a head, only the first elements of each head
     are rotated.
 
     Args:
         x: A real floating-point tensor [T, heads, h] of queries or keys.
-        frequencies: A complex64 tensor [T, r / 2] with the value cos + i sin for each
+        rotations: A complex64 tensor [T, r / 2] with the value cos + i sin for each
             position and each pair among the first r <= h elements of a head.
         pairs: Which elements of `x` form a pair, "interleaved" or "halves".
 
@@ -80,7 +80,7 @@ def rotary_embedding(
         A tensor with the shape and dtype of `x`.
 
     Raises:
-        DTypeError: If `x` is not floating point, or if the frequencies are not complex64.
+        DTypeError: If `x` is not floating point, or if the rotations are not complex64.
         ShapeError: If the sizes are incompatible.
         TensorError: If the value of `pairs` is unknown.
 
@@ -93,28 +93,28 @@ def rotary_embedding(
             f"{ascii(pairs)[:80]}"
         )
     operand = kernel_operand("rotary_embedding", x)
-    if frequencies._dtype is not complex64:
+    if rotations._dtype is not complex64:
         raise DTypeError(
-            "[rotary_embedding] frequencies.dtype must equal complex64: "
-            f"{frequencies.dtype}"
+            "[rotary_embedding] rotations.dtype must equal complex64: "
+            f"{rotations.dtype}"
         )
     if len(x._shape) != 3:
         raise ShapeError(
             f"[rotary_embedding] x.ndim must equal 3: {x.ndim} (shape {list(x.shape)})"
         )
     T, heads, h = x._shape
-    rotary_size = 2 * frequencies._shape[-1] if frequencies._shape else 0
+    rotary_size = 2 * rotations._shape[-1] if rotations._shape else 0
     if (
         h % 2
         or rotary_size > h
         or (rotary_size == 0) != (h == 0)
-        or frequencies._shape != (T, rotary_size // 2)
+        or rotations._shape != (T, rotary_size // 2)
     ):
         raise ShapeError(
-            "[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / "
-            f"2): {list(frequencies.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
+            "[rotary_embedding] rotations.shape must equal (x.shape[0], x.shape[2] / "
+            f"2): {list(rotations.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
         )
-    table = frequencies if frequencies._pointer is not None else frequencies.contiguous()
+    table = rotations if rotations._pointer is not None else rotations.contiguous()
     if rotary_size < h:  # the kernel processes whole heads
         whole = operand
         operand = allocate((T, heads, rotary_size), operand._dtype)

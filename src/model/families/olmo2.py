@@ -54,14 +54,14 @@ class Olmo2Block(LlamaTransformerBlock):
         x: ml.Tensor,
         context: InferenceContext,
         positions: ml.Positions,
-        frequencies: ml.Tensor,
+        rotations: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
         """Pass the residual stream x, float32 [T, D], through the layer."""
         mark(5, layer=self.layer)  # each transformer block
         mark(6)  # attention pre-norm
         rounded = x.to(self.dtype)
-        attention = self.attention.forward(rounded, context, positions, frequencies, mask)
+        attention = self.attention.forward(rounded, context, positions, rotations, mask)
         mark(15)  # attention residual
         x = ml.add(x, self.attention_norm.forward(attention))
         mark(16)  # feed-forward pre-norm

@@ -39,10 +39,10 @@ class SmolLM3Args(ModelArgs):
 class SmolLM3Attention(LlamaAttention):
     """Llama's attention with RoPE in only some of the layers."""
 
-    def rotate(self, x: ml.Tensor, frequencies: ml.Tensor) -> ml.Tensor:
+    def rotate(self, x: ml.Tensor, rotations: ml.Tensor) -> ml.Tensor:
         """Rotate queries or keys [T, heads, h], or return them unchanged without RoPE."""
         is_rotated = self.layer in self.args.rotated_layers
-        return super().rotate(x, frequencies) if is_rotated else x
+        return super().rotate(x, rotations) if is_rotated else x
 
 
 class SmolLM3Block(LlamaTransformerBlock):

@@ -26,15 +26,15 @@ def test_repeat_heads_puts_the_copies_of_a_head_side_by_side(dtype, repeats):
 # ---- rotary embedding ------------------------------------------------------------------
 
 
-def frequencies_of(T, pairs, seed=7):
+def rotations_of(T, pairs, seed=7):
     return ml.polar(ml.ones((T, pairs)), sample((T, pairs), seed=seed))
 
 
-def through_complex_numbers(x, frequencies):
+def through_complex_numbers(x, rotations):
     """Rotate as Meta's code does: pairs as complex numbers, a product, pairs again."""
     T, heads, h = x.shape
     pairs = x.contiguous().to(ml.float32).reshape(T, heads, h // 2, 2).view_as_complex()
-    rotated = ml.multiply(pairs, frequencies.reshape(T, 1, h // 2))
+    rotated = ml.multiply(pairs, rotations.reshape(T, 1, h // 2))
     return rotated.view_as_real().reshape(T, heads, h).to(x.dtype)
 
 
@@ -53,24 +53,24 @@ def through_complex_numbers(x, frequencies):
     ],
 )
 def test_rotary_embedding_has_the_bits_of_the_way_through_complex_numbers(dtype, shape):
-    frequencies = frequencies_of(2 * shape[0], shape[2] // 2)[::2]
+    rotations = rotations_of(2 * shape[0], shape[2] // 2)[::2]
     for x in samples(shape, dtype):
         before = np.array(x.bits())
-        expected = through_complex_numbers(x, frequencies).numpy()
-        check_same(ml.rotary_embedding(x, frequencies), expected)
+        expected = through_complex_numbers(x, rotations).numpy()
+        check_same(ml.rotary_embedding(x, rotations), expected)
         assert np.array_equal(x.bits(), before)
     halves = ml.concatenate([x[..., 0::2], x[..., 1::2]], dim=-1)
-    check_same(ml.rotary_embedding(halves, frequencies, pairs="halves"), expected)
+    check_same(ml.rotary_embedding(halves, rotations, pairs="halves"), expected)
 
 
 @EVERY_FLOAT
 @pytest.mark.parametrize("pairs", ["interleaved", "halves"])
-def test_frequencies_of_fewer_pairs_rotate_the_first_elements(dtype, pairs):
+def test_rotations_of_fewer_pairs_rotate_the_first_elements(dtype, pairs):
     x = ml.randn(5, 3, 8, generator=ml.Generator(1)).to(dtype)
     angles = ml.randn(5, 3, generator=ml.Generator(2))
-    frequencies = ml.polar(ml.ones_like(angles), angles)
-    result = ml.rotary_embedding(x, frequencies, pairs).numpy()
-    first = ml.rotary_embedding(x[..., :6].contiguous(), frequencies, pairs).numpy()
+    rotations = ml.polar(ml.ones_like(angles), angles)
+    result = ml.rotary_embedding(x, rotations, pairs).numpy()
+    first = ml.rotary_embedding(x[..., :6].contiguous(), rotations, pairs).numpy()
     np.testing.assert_array_equal(result[..., :6], first)
     np.testing.assert_array_equal(result[..., 6:], x.numpy()[..., 6:])
 
