@@ -28,6 +28,7 @@ from .flag_parser import (
     positive_integer,
     positive_number,
     ranges,
+    row_choice,
 )
 
 DEFAULT_CONTEXT_LENGTH = 4096
@@ -91,7 +92,13 @@ _NEEDS = {
         ("--explore-with", "--explore-prompt", "--explore-limit"), ("--explore",)
     ),
     **dict.fromkeys(
-        ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics"),
+        (
+            "--trace-layers",
+            "--trace-stages",
+            "--trace-steps",
+            "--trace-row",
+            "--trace-statistics",
+        ),
         ("--debug-log", "--trace-json"),
     ),
 }
@@ -497,6 +504,11 @@ class Options(_StepOptions):
         tuple[range, ...] | None,
         {"type": ranges, "metavar": "RANGES"},
         "steps such as 0-5; step 0 is the prompt (default: 0-1 in the log, all in JSON)",
+    ]
+    trace_row: Annotated[
+        tuple[int | None, int] | None,
+        {"type": row_choice, "metavar": "N[:HEAD]"},
+        "add one row of each result: of position N or last, in a query head (0)",
     ]
     trace_statistics: Annotated[
         bool, _SWITCH, "add min, max, mean, rms, first and last values"

@@ -199,6 +199,14 @@ def _ranges(text: str) -> tuple[range, ...]:
     )
 
 
+def _row_choice(text: str) -> tuple[int | None, int]:
+    """Parse `26`, `26:2` or `last:2`: a position or None, and a query head."""
+    if not re.fullmatch(r"(\d+|last)(:\d+)?", text):
+        raise ValueError
+    position, _, head = text.partition(":")
+    return None if position == "last" else int(position), int(head or 0)
+
+
 integer = checked(int, "a whole number")
 positive_integer = checked(integer, "at least 1", lambda value: value >= 1)
 not_negative_integer = checked(integer, "0 or more", lambda value: value >= 0)
@@ -207,3 +215,4 @@ positive_number = checked(
     number, "a finite number above 0", lambda value: 0 < value < math.inf
 )
 ranges = checked(_ranges, "numbers and ascending ranges like 0,3-5", all)
+row_choice = checked(_row_choice, "a position or last, and a head as in 26:2")

@@ -38,6 +38,13 @@ class TraceSwitch:
                     f"--trace-layers: expected layers from 0 to {L - 1}, got "
                     f"{layers.stop - 1}"
                 )
+        if self.options.trace_row is not None:
+            H = self.engine.model.args.n_heads
+            if self.options.trace_row[1] >= H:
+                raise UsageError(
+                    f"--trace-row: expected a head from 0 to {H - 1}, got "
+                    f"{self.options.trace_row[1]}"
+                )
         flag_paths = {
             "debug_log": self.options.debug_log,
             "json_lines": self.options.trace_json,
@@ -96,8 +103,10 @@ class TraceSwitch:
             trace.stop()
 
     def _start(self) -> None:
+        from ..trace.records import RowChoice
         from ..trace.tracer import Tracer
 
+        row = self.options.trace_row
         model = self.engine.model
         tokenizer = self.engine.model.tokenizer
         assert tokenizer is not None  # a session always has a tokenizer
@@ -108,6 +117,7 @@ class TraceSwitch:
             wants=lambda *event: any(view.wants(*event) for view in self._views),
             text_of=partial(token_text, tokenizer),
             statistics=self.options.trace_statistics,
+            row=None if row is None else RowChoice(*row),
             values=lambda *event: any(
                 recorder.wants_values(*event) for recorder in self._recorders
             ),

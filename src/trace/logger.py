@@ -327,7 +327,12 @@ def _op_lines(event: Event) -> list[str]:
             lines = [f"{left:<{_BEFORE_INPUTS - 1}} {right}"]
         else:
             lines += _packed(read, f"{_INDENT}<- ", f"{_INDENT}   ")
-    return lines + [_statistics_line(x.statistics) for x in event.outputs if x.statistics]
+    for x in event.outputs:
+        if x.row:
+            lines.append(f"{_INDENT}{row_text(x)}")
+        if x.statistics:
+            lines.append(_statistics_line(x.statistics))
+    return lines
 
 
 def _mark_lines(event: Event) -> list[str]:
@@ -447,6 +452,25 @@ def _statistics_line(values: Mapping[str, Any]) -> str:
         " ".join(_number(n) for n in values[ends]) for ends in ("first", "last")
     )
     return _cut(f"{_INDENT}{summary}  first {first}  last {last}", _WIDTH)
+
+
+def row_text(x: TensorInfo, width: int = 0) -> str:
+    """Format the row of a result as `xq[26, 0, :]   -0.04272  -0.03809 ...`.
+
+    The name and the index are padded to a width.
+    """
+    assert x.row is not None
+    index = ", ".join(":" if i is None else str(i) for i in x.row["index"])
+    numbers = " ".join(_element(n) for n in x.row["first"])
+    is_cut = len(x.row["first"]) < x.row["length"]
+    return f"{f'{_name(x)}[{index}]':<{width}} {numbers}{' ...' if is_cut else ''}"
+
+
+def _element(value: float | str | Sequence[float]) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"{complex(*value):.4g}"
+    text = str(value) if isinstance(value, int) else _number(value)
+    return f"{text:>9}"
 
 
 def _number(value: float | str) -> str:

@@ -25,13 +25,24 @@ class TensorInfo:
     dtype: str
     id: int = 0  # unique within the trace, starting at 1; a view has its own id
     # If requested, a result has statistics (min, max, mean, rms, first and last, as in
-    # JSON), and a copy of all elements, which the JSON form omits.
+    # JSON), one row (its index, with None for the dimension of the row, its length and
+    # its first elements, with a pair for a complex one), and a copy of all elements,
+    # which the JSON form omits.
     statistics: Mapping[str, Any] | None = None
+    row: Mapping[str, Any] | None = None
     values: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that the JSON form contains."""
         return {k: v for k, v in vars(self).items() if k != "values" and v is not None}
+
+
+@dataclass(frozen=True)
+class RowChoice:
+    """The row of each result to show: the row of one position, in one head."""
+
+    position: int | None  # of the token in the sequence; None for the last of each pass
+    head: int = 0  # the query head, in a tensor that has heads
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ import numpy as np
 
 from .code import calling_line
 from .events import HOLDS, STAGES, Letters, fits
-from .records import LAYER, MARK, Details, Event, TensorInfo, json_value
+from .records import LAYER, MARK, Details, Event, RowChoice, TensorInfo, json_value
 
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
+_ROW_VALUES = 6
 # The letters of the inputs to the embedding and to sampling, which no op creates.
 _INPUT_LETTERS: Mapping[str, Letters] = {"tokens": ("T",), "logits": ("V",)}
 _PRODUCTS = ("matmul", "linear_transformation", "linear_transformations")
@@ -72,6 +73,7 @@ class Tracer:
     # Returns the text of a token on one line.
     text_of: Callable[[int], str] = lambda _token: ""
     statistics: bool = False  # whether to compute statistics of results
+    row: RowChoice | None = None  # the row of each result to keep, if any
     values: Wants = lambda *_where: False  # whether to copy the elements of results
     close: Callable[[], None] = lambda: None  # called when the trace stops
 
@@ -132,7 +134,8 @@ class Tracer:
             begins = start, calling_line()
             read = tuple(self._describe_input(x, name) for name, x in inputs.items())
             results = tuple(
-                self._describe_result(MARK, x, name) for name, x in outputs.items()
+                self._with_row(MARK, self._describe_result(MARK, x, name), x)
+                for name, x in outputs.items()
             )
             self._event(MARK, read, results, begins, (None, 0, 0), details)
 
@@ -172,7 +175,7 @@ class Tracer:
             return self._describe_result(op, result, name).name
         read = tuple(self._describe_input(x, getattr(x, "name", "")) for x in inputs)
         info = replace(
-            self._describe_result(op, result, name),
+            self._with_row(op, self._describe_result(op, result, name), result),
             statistics=statistics(result) if self.statistics else None,
             values=_elements(result) if self.values(*place) else None,
         )
@@ -181,6 +184,20 @@ class Tracer:
         work = seconds, moved, operations
         self._event(op, read, (info,), (start, calling_line()), work, details)
         return info.name
+
+    def _with_row(self, op: str, info: TensorInfo, x: TensorLike) -> TensorInfo:
+        """Return a description with the chosen row, if the result contains that row."""
+        if self.row is None or not info.letters:
+            return info
+        start = self._position or 0
+        end = start + self._sizes.get("T", 1)
+        index = row_index(info.letters, self.row, start, end, self._sizes.get("G", 1))
+        if index is None:
+            return info
+        places = [slice(None) if place is None else place for place in index]
+        if op == "write_cache":  # its result contains only the new positions
+            places[0] = (index[0] or 0) - start
+        return replace(info, row=_row(index, np.asarray(x)[tuple(places)]))
 
     def _end_layer(self) -> None:
         """Write a summary of the transformer block that ends here, if it is complete.
@@ -355,6 +372,61 @@ def statistics(x: TensorLike) -> dict[str, Any] | None:
             "first": flat[:_END_VALUES].tolist(),
             "last": flat[-_END_VALUES:].tolist(),
         }
+    )
+    return result
+
+
+def row_index(
+    letters: Letters, choice: RowChoice, start: int, end: int, group_size: int
+) -> tuple[int | None, ...] | None:
+    """Return the index of a row in a result of the pass over positions start to end.
+
+    Args:
+        letters: The letters of the result.
+        choice: The position and the query head of the row.
+        start: The position of the first new token.
+        end: The position after the last new token.
+        group_size: The number of query heads that share a key/value head.
+
+    Returns:
+        An integer for each dimension, and None for the dimension along the row. None if
+        the result has no row of this position.
+    """
+    last = end - 1
+    position = last if choice.position is None else choice.position
+    rows = {
+        "T": position - start,  # one row per new token
+        "S": position,  # one row per position, cached or new
+        "C": position,  # a pass writes only the new positions
+        "1": position - last,  # the row of the last token
+        "H": choice.head,
+        "K": choice.head // group_size,
+    }
+    inside = {"T": (0, end - start), "S": (0, end), "C": (start, end), "1": (0, 1)}
+    along = letters[-1]
+    if letters[-2:] == ("h", "S"):  # transposed keys
+        along = "h"
+    index = tuple(None if letter == along else rows.get(letter, 0) for letter in letters)
+    for letter, place in zip(letters, index, strict=True):
+        if place is not None and letter in inside:
+            first, stop = inside[letter]
+            if not first <= place < stop:
+                return None
+    return index
+
+
+def _row(index: tuple[int | None, ...], row: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return a row in its JSON form, with its first elements."""
+    shown = _ROW_VALUES
+    if row.dtype.kind == "c":
+        shown //= 2
+        first: list[Any] = [[float(n.real), float(n.imag)] for n in row[:shown]]
+    elif row.dtype.kind in "iu":
+        first = [int(n) for n in row[:shown]]
+    else:
+        first = [float(n) for n in row[:shown]]
+    result: dict[str, Any] = json_value(
+        {"index": index, "length": row.shape[0], "first": first}
     )
     return result
 

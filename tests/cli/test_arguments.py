@@ -78,6 +78,7 @@ def test_flags_arrive_in_the_record():
             ),
             *(
                 "--trace-statistics",
+                "--trace-row=26:2",
                 "--trace-steps=4",
                 "--repeat-penalty=1.1",
                 "--stop=END",
@@ -110,6 +111,7 @@ def test_flags_arrive_in_the_record():
         trace_json=Path("t"),
         trace_stages=(range(8, 9),),
         trace_layers=(range(1), range(3, 6)),
+        trace_row=(26, 2),
         trace_statistics=True,
         trace_steps=(range(4, 5),),
         repeat_penalty=1.1,
@@ -150,6 +152,13 @@ def test_the_help_lists_all_chat_formats_and_the_number_of_stages():
                 f"numbers and ascending ranges like 0,3-5: got {bad}",
             )
             for bad in ("a", "1,", "3-", "+3", "1_0", "5-3")
+        ),
+        *(
+            (
+                ["--debug-log", "--trace-row", bad],
+                f"must be a position or last, and a head as in 26:2: got {bad}",
+            )
+            for bad in ("x", "2:", ":2", "+2", "1_0", "last:x", "2:1:0")
         ),
         (["--serve", ":+80"], "PORT from 0 to 65535: got :+80"),
         (

@@ -8,6 +8,7 @@ from src import trace
 from src.cli.commands import run_command
 from src.ml import op
 from tests.cli.conftest import ALPHABET, Outcome, run_program, session_of
+from tests.cli.reciting_model import HEADS
 from tests.trace.recording import read_trace
 
 ANSWER = f"{ALPHABET}\n".encode()
@@ -70,6 +71,26 @@ def test_layers_and_stages_can_be_chosen_of_those_that_the_model_has(run, alphab
     )
     said = b"error: --trace-layers: expected layers from 0 to 0, got 1\n"
     assert done == Outcome(2, b"", said)
+
+
+def test_one_row_of_each_result_is_in_the_log_and_in_the_json_lines(run, alphabet_model):
+    flags = ("--debug-log", "--trace-json", "t.jsonl", "--trace-row", "last")
+    run("-m", alphabet_model, "-p", "xy", "--completion", "-n", "2", *flags)
+    events = read_trace(Path("t.jsonl"))[1]
+    shown = [x for event in events for x in event.outputs if x.row]
+    last = {e.step: e.position + e.details["T"] - 1 for e in events if e.stage == 3}
+    norms = [event for event in events if (event.stage, event.op) == (6, "rms_norm")]
+    assert [(e.step, e.outputs[0].row["index"][0]) for e in norms] == [
+        (step, 0 if step else place) for step, place in last.items()
+    ]
+    lines = [line.strip() for line in Path("debug.log").read_text().splitlines()]
+    for x in shown:
+        assert any(line.startswith(f"{x.name}[") for line in lines), x
+    refused = run(
+        "-m", alphabet_model, "-p", "x", "-q", "--debug-log", "--trace-row", f"0:{HEADS}"
+    )
+    said = f"error: --trace-row: expected a head from 0 to {HEADS - 1}, got {HEADS}\n"
+    assert refused == Outcome(2, b"", said.encode())
 
 
 @pytest.mark.parametrize("flag", ["--debug-log", "--trace-json"])

@@ -3,6 +3,7 @@ import io
 import itertools
 import json
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from src.inference import InferenceEngine, SamplingArgs
 from src.model import InferenceContext, Model
 from src.trace.events import STAGES
 from src.trace.logger import TraceLog, tensor_text
-from src.trace.records import Event, TensorInfo, json_value
+from src.trace.records import Event, RowChoice, TensorInfo, json_value
 from tests.trace.recording import (
     DIFFERENT,
     different_transformer,
@@ -28,7 +29,10 @@ NASTY = "a\nb\r\t\"c\" 'd' {} {0} %s \u2028\u2029\x85\x1b[31m\u202e \ud800 Ä° ðŸ
 
 
 def logged(
-    *prompts: Sequence[int], statistics: bool = False, **of: Any
+    *prompts: Sequence[int],
+    statistics: bool = False,
+    row: RowChoice | None = None,
+    **of: Any,
 ) -> tuple[list[str], ...]:
     """Runs prompts one after the other; returns the lines for people and the JSON
     lines.
@@ -37,7 +41,9 @@ def logged(
     log = TraceLog(
         DIFFERENT.sizes, **files, **of, run={"model": "random", "threads": "2"}
     )
-    with recorded(DIFFERENT, write=log.write, wants=log.wants, statistics=statistics):
+    with recorded(
+        DIFFERENT, write=log.write, wants=log.wants, statistics=statistics, row=row
+    ):
         context = InferenceContext(DIFFERENT, 64)
         for prompt in prompts:
             different_transformer().forward(context, prompt, context.length)
@@ -64,7 +70,8 @@ def test_the_log_begins_with_the_run_the_legend_and_the_columns():
 
 
 def test_no_line_is_longer_than_120_columns():
-    lines = logged(PROMPT, [1], layers=(range(2),), statistics=True)[0]
+    row = RowChoice(None, 11)
+    lines = logged(PROMPT, [1], layers=(range(2),), statistics=True, row=row)[0]
     assert max(map(len, lines)) <= 120
     assert len(lines) > 200
 
@@ -157,6 +164,19 @@ def test_statistics_are_columns_below_the_op_and_part_of_the_record():
         "min": "-inf", "max": 0.0, "mean": "-inf", "rms": "inf",
         "first": [0.0, "-inf", "-inf"], "last": [0.0, 0.0, 0.0],
     }  # fmt: skip
+
+
+def test_a_row_is_below_the_op_and_part_of_the_record():
+    lines, records = logged(PROMPT, row=RowChoice(20, 3))
+    at = next(n for n, line in enumerate(lines) if " triu " in line)
+    shown = next(line for line in lines[at:] if line.startswith("        mask["))
+    assert shown.split() == ["mask[20,", ":]", "0", "0", "0", "0", "0", "0", "..."]
+    (record,) = (r for r in map(json.loads, records) if r.get("op") == "triu")
+    assert record["outputs"][0]["row"] == {
+        "index": [20, None], "length": 22, "first": [0.0] * 6,
+    }  # fmt: skip
+    (line,) = (line for line in lines if line.startswith("        rotations["))
+    assert re.fullmatch(r" {8}rotations\[20, :\]( \S+[+-]\S+j){3} \.\.\.", line)
 
 
 def test_a_prompt_of_any_characters_comes_back(tmp_path):

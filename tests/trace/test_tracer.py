@@ -11,7 +11,7 @@ from src import ml, trace
 from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
 from src.model import InferenceContext, LlamaTransformer, load_model
 from src.trace.events import STAGES
-from src.trace.records import Event
+from src.trace.records import Event, RowChoice
 from src.trace.tracer import statistics, symbols
 from tests.model.families import CONFIGS, write_family
 from tests.model.tiny import BYTES_VOCAB, token_ids
@@ -74,7 +74,7 @@ def test_every_tensor_shows_letters_that_are_its_sizes(all_positions):
         with recorded(DIFFERENT) as events:
             transformer.forward(context, PROMPT[:T], start_pos, all_positions)
         for event, x in ((e, x) for e in events for x in (*e.inputs, *e.outputs)):
-            if x.name != "frequencies" or x.shape[0] < 64:  # not all that the context has
+            if x.name != "rotations" or x.shape[0] < 64:  # not all that the context has
                 assert numbers(x.letters, T, start_pos + T) == x.shape, (event.op, x)
             assert x.name
 
@@ -246,6 +246,48 @@ def test_statistics_are_those_of_the_elements_and_come_only_on_request():
     assert found["last"] == values[-3:].tolist()
     assert statistics(np.array([3 + 4j], dtype=np.complex64))["first"] == [3.0, 4.0]
     assert statistics(np.zeros((0, 3))) is None
+
+
+@pytest.mark.parametrize(("position", "head"), [(0, 0), (21, 7), (24, 11), (None, 4)])
+def test_the_row_of_a_position_has_its_elements_wherever_the_position_is(position, head):
+    passes = {0: pass_events, 22: lambda **o: pass_events(more=[1, 2, 3, 4], **o)}
+    found = set()
+    for start, run in passes.items():
+        events = run(row=RowChoice(position, head), values=lambda *_where: True)
+        T = 4 if start else 22
+        chosen = start + T - 1 if position is None else position
+        for event in events:
+            for x in event.outputs if event.op != "layer" else ():
+                is_new = start <= chosen < start + T
+                is_last = chosen == start + T - 1
+                has_row = is_new and (is_last or x.letters[0] != "1")
+                if "S" in x.letters and "T" not in x.letters:
+                    has_row = chosen < start + T
+                assert (x.row is not None) == has_row, (event.op, x.letters, start)
+                if x.row is None:
+                    continue
+                found.add((event.stage, event.op, x.letters))
+                sizes = {"T": chosen - start, "S": chosen, "C": chosen - start}
+                sizes |= {"H": head, "K": head // 4, "1": 0}
+                index = x.row["index"]
+                assert index.count(None) == 1
+                places = [
+                    slice(None) if at is None else sizes[letter]
+                    for letter, at in zip(x.letters, index, strict=True)
+                ]
+                row = x.values[tuple(places)]
+                assert x.row["length"] == row.size
+                assert index[0] == (chosen if "C" in x.letters else index[0])
+                shown = [float(n) for n in np.ravel(list(x.row["first"]))]
+                pairs = row.view(np.float32) if np.iscomplexobj(row) else row
+                assert shown == pairs[: len(shown)].tolist()
+                assert len(shown) == min(6, pairs.size)
+    last = {19} if position in (21, None) else set()
+    assert {stage for stage, _, _ in found} == {*range(4, 19)} - {5, 7} | last
+
+
+def test_no_row_is_kept_unless_one_is_chosen():
+    assert not [x for event in pass_events() for x in event.outputs if x.row]
 
 
 def test_a_trace_shows_eager_attention_and_changes_no_bit_of_it(model):
