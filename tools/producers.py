@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pexpect
 
 from src.cli.flag_parser import ranges
@@ -26,16 +25,16 @@ from src.model.args import EMBEDDINGS, OUTPUT
 from src.model.quantization import quantization_of, quantized_model_bytes
 from src.trace.code import symbols_of
 from src.trace.events import STAGES, size_of
-from src.trace.logger import TraceLog
+from src.trace.logger import TraceLog, row_text
 from src.trace.records import Event, TensorInfo
 
 from .generated import Producer, line_in, with_blocks, with_lines
+from .listings import stage_code
 from .pages import ROOT, PageError, table
 from .paths import files_on_the_way
 from .runs import LLAMA_3_1_8B, LLAMAS, SIZES_8B, bundled_events, bundled_model, events_8b
 from .touched import CHANGES, checked_places
 
-_SHOWN_NUMBERS = 6  # of a row
 _POSITIONS = 4096
 # Published models, their sizes, whether the output is the embeddings, and how they are
 # quantized.
@@ -166,78 +165,64 @@ def shapes(_page: Path, argument: str) -> str:
 
 
 def stage_part(page: Path, argument: str) -> str:
-    """Return a stage's code, log lines and values for one token: `stage 13`."""
-    (number,) = _stages(argument)
+    """Return a stage's code, log lines and values for one token: `stage 13`.
+
+    `stage 11 only "cache =" "LlamaAttention.eager: keys, values =" without "assert"`
+    selects statements by their beginnings: statements of the stage's function or of
+    another function to show, and statements inside them to leave out.
+    """
+    words = shlex.split(argument)
+    (number,) = _stages(words[0])
     stage = STAGES[number]
     name, _, first = stage.code.partition(":")
-    lines = (ROOT / name).read_text(encoding="utf-8").split("\n")
-    start = int(first) - 1
-    code = textwrap.dedent("\n".join(lines[start : _end_of_stage(lines, start)])).rstrip()
-    code = re.sub(r'^( +)"""(.|\n)*?"""\n+', "", code, count=1, flags=re.MULTILINE)
     mark = f"{stage.function}: mark({number})"
     symbol = stage.function if line_in(ROOT / name, mark) is None else mark
     link = f'[`{name}`]({_from(page, name)}#L{first} "{symbol}")'
+    only, without = _choices(words[1:])
+    start = int(first) - 1
+    code, is_whole = stage_code(ROOT / name, stage.function, start, only, without)
+    intro = "The code" if is_whole else "The code in short"
     parts = [
-        f"The code, {link}:\n\n```py\n{code}\n```",
-        f"Its lines in the log of the run of this chapter:\n\n{log(page, argument)}",
+        f"{intro}, {link}:\n\n```py\n{code}\n```",
+        f"Its lines in the log of the run of this chapter:\n\n{log(page, words[0])}",
     ]
     if numbers := _token_numbers(number):
-        said = "The last token of the prompt, before and after:"
+        said = "The last token of the prompt, before and after each op:"
         parts.append(f"{said}\n\n```text\n{numbers}\n```")
     return "\n\n".join(parts)
 
 
-def _end_of_stage(lines: list[str], start: int) -> int:
-    """Return the line after a stage's code: the next mark, or the end of the function."""
-    indent = " " * (len(lines[start]) - len(lines[start].lstrip()))
-    is_function = lines[start].startswith(f"{indent}def ")
-    inside = rf"{indent}[ )]" if is_function else rf"{indent}(?!mark\()"
-    for number, line in enumerate(lines[start + 1 :], start + 1):
-        if line and not re.match(inside, line):
-            return number
-    return len(lines)
+def _choices(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the beginnings of statements after `only`, and those after `without`."""
+    choices: dict[str, list[str]] = {"only": [], "without": []}
+    for word in words:
+        if word in choices:
+            chosen = choices[word]
+        else:
+            chosen.append(word)
+    return choices["only"], choices["without"]
 
 
 def _token_numbers(stage: int) -> str:
     """Return rows with the last token's values in the inputs and results of a stage."""
     known: dict[int, TensorInfo] = {}
-    rows: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, TensorInfo]] = []
     shown: set[int] = set()
     for event in _first_pass(list(bundled_events())):
-        if event.stage == stage and event.op != "layer":
+        if event.stage == stage and event.op not in ("layer", "mark"):
             read = [known[x.id] for x in event.inputs if x.id in known]
-            for said, tensors in (("before", read), ("after", event.outputs)):
+            for said, tensors in (("before", read), (event.op, event.outputs)):
                 for x in tensors:
-                    if x.id not in shown and x.values is not None and x.letters:
+                    if x.id not in shown and x.row is not None:
                         shown.add(x.id)
-                        where, numbers = _row(x)
-                        rows.append(
-                            (said, where, " ".join(f"{n:>9.4g}" for n in numbers))
-                        )
+                        rows.append((said, x))
         known |= {x.id: x for x in event.outputs}
-    width = max((len(where) for _, where, _ in rows), default=0)
-    return "\n".join(
-        f"{said:<6} {where:<{width}} {numbers} ..." for said, where, numbers in rows
-    )
-
-
-def _row(x: TensorInfo) -> tuple[str, list[complex]]:
-    """Return the index of the last token's values in the first head, and some of them."""
-    assert x.values is not None
-    kept = "S" if "T" in x.letters and "S" in x.letters else x.letters[-1]
-    kept = "h" if x.letters == ("H", "h", "S") else kept
-    places: list[int | slice] = [
-        slice(None)
-        if letter == kept
-        else size - 1
-        if letter in ("T", "S", "C", "1")
-        else 0
-        for letter, size in zip(x.letters, x.values.shape, strict=True)
-    ]
-    row = x.values[tuple(places)]
-    shown = _SHOWN_NUMBERS // 2 if np.iscomplexobj(row) else _SHOWN_NUMBERS
-    index = ", ".join(str(place) if isinstance(place, int) else ":" for place in places)
-    return f"{x.name}[{index}]", row[:shown].tolist()
+    if not rows:
+        return ""
+    width = max(len(said) for said, _ in rows)
+    names = [row_text(x).partition("]")[0] for _, x in rows]
+    name_width = max(map(len, names)) + 1
+    return "\n".join(f"{said:<{width}} {row_text(x, name_width)}" for said, x in rows)
 
 
 def log(_page: Path, argument: str) -> str:
@@ -258,7 +243,8 @@ def log(_page: Path, argument: str) -> str:
         list(events), layer=None
     ):  # a heading may name an earlier stage's T
         start = written.tell()
-        view.write(dataclasses.replace(event, seconds=None))
+        outputs = tuple(dataclasses.replace(x, row=None) for x in event.outputs)
+        view.write(dataclasses.replace(event, seconds=None, outputs=outputs))
         if event.stage in wanted:
             text += written.getvalue()[start:]
     lines = text.strip("\n").splitlines()

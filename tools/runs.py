@@ -19,7 +19,7 @@ from src.drawing import Beside, Recorder, TracedRun, draw_all
 from src.explorer import explore
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
-from src.trace.records import Event
+from src.trace.records import Event, RowChoice
 from src.trace.tracer import Tracer
 
 from .pages import ROOT
@@ -65,6 +65,8 @@ LLAMAS = {
     )
 }  # fmt: skip
 LLAMA_3_1_8B = LLAMAS["8B"]
+# The row that chapter 14 shows: the last token, in the head that diagram 13 draws.
+ROW = RowChoice(position=26, head=2)
 SIZES_8B = LLAMA_3_1_8B.sizes | {"T": len(LLAMA_3_IDS), "S": len(LLAMA_3_IDS), "C": 4096}
 PAGE = ROOT / "docs" / "explorer" / "example.html"
 _ELEMENT = re.compile(r'<script type="text/plain" id="([\w-]+)">([^<]*)</script>')
@@ -110,7 +112,7 @@ def bundled_events() -> tuple[Event, ...]:
     def values(stage: int, layer: int | None, step: int | None) -> bool:
         return not step and wants(stage, layer, step)
 
-    with recorded(model.args, text_of=text_of, values=values) as events:
+    with recorded(model.args, text_of=text_of, row=ROW, values=values) as events:
         for _ in engine.chat([Message("user", PROMPT)], sampling=SamplingArgs(seed=1)):
             pass
     return tuple(events)

@@ -30,7 +30,7 @@ def test_the_numbers_of_a_token_are_those_before_and_after_a_stage():
     assert [row[:3] for row in rows] == [
         ["before", "x[26,", ":]"],
         ["before", "attention[26,", ":]"],
-        ["after", "x[26,", ":]"],
+        ["add", "x[26,", ":]"],
     ]
     x, attention, total = (np.array(row[3:-1], float) for row in rows)
     np.testing.assert_allclose(x + attention, total, rtol=0.01, atol=0.01)
@@ -41,6 +41,7 @@ def test_the_numbers_of_a_token_are_those_before_and_after_a_stage():
     "excerpt src/main.py no x", "excerpt src/model/llama.py LlamaAttention.forward",
     "excerpt src/model/llama.py LlamaAttention.forward 'no ='",
     "excerpt src/model/llama.py LlamaAttention.eager 'keys ='",
+    "stage 13 only 'no ='", "stage 13 only 'scores ='", "stage 13 without 'no ='",
 ])  # fmt: skip
 def test_an_argument_that_names_nothing_is_refused(name):
     with pytest.raises(PageError, match="generated: "):
@@ -54,18 +55,63 @@ def without_time(line: str) -> str:
 
 def test_the_lines_of_the_log_are_those_of_the_command_of_chapter_14(tmp_path):
     chapter = (ROOT / "docs" / "14-forward-pass.md").read_text(encoding="utf-8")
-    (command,) = re.findall(
-        r"^python -m src\.main (-p .*) --debug-log$", chapter, re.MULTILINE
+    command, row = re.findall(
+        r"^python -m src\.main (-p .*Massachusetts.*) --debug-log(.*)$",
+        chapter,
+        re.MULTILINE,
     )
+    assert (command[0], command[1]) == (row[0], "")
     path = tmp_path / "debug.log"
-    assert main([*shlex.split(command), "--quiet", "--debug-log", str(path)]) == 0
+    words = shlex.split(f"{row[0]} --debug-log {path}{row[1]} --quiet")
+    assert main(words) == 0
     written = {
         without_time(line) for line in path.read_text(encoding="utf-8").splitlines()
     }
     for stage in STAGES:
         lines = produced(f"log {stage}").splitlines()[1:-1]
-        missing = [line for line in lines if without_time(line) not in written]
+        # The rows of a stage, without the first column.
+        blocks = re.findall(r"```text\n(.*?)\n```", produced(f"stage {stage}"), re.DOTALL)
+        rows = [line.split(maxsplit=1)[1] for line in "\n".join(blocks[1:]).splitlines()]
+        missing = [x for x in (*lines, *rows) if without_time(x) not in written]
         assert missing == [], stage
+
+
+def test_readme_and_the_chapters_make_the_same_log():
+    commands = set()
+    for name in ("README.md", "docs/01-journey.md", "docs/14-forward-pass.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        found = re.findall(
+            r"^python .*Massachusetts\?.* --debug-log$", text, re.MULTILINE
+        )
+        assert len(found) == 1, name
+        commands |= set(found)
+    assert len(commands) == 1
+
+
+def code_of(block: str) -> str:
+    found = re.search(r"```py\n(.*?)\n```", produced(block), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_code_of_a_stage_is_its_statements_without_checks_of_errors():
+    whole = code_of("stage 13").split("\n")
+    assert whole[0].startswith("mark(13)")
+    assert whole[-1] == "weights = ml.softmax(scores, dim=-1)"
+    only = code_of('stage 13 only "weights =" "LlamaAttention.forward: xq = self.rotate"')
+    assert only.split("\n") == [
+        whole[0],
+        whole[-1],
+        "",
+        "# In LlamaAttention.forward:",
+        "xq = self.rotate(xq, rotations)",
+    ]
+    assert code_of('stage 13 without "if mask" "scores = ml.matmul"').split("\n") == [
+        whole[0], *(x for x in whole if x.startswith(("scores = ml.mul", "weights"))),
+    ]  # fmt: skip
+    assert "raise" not in code_of("stage 2") + code_of("stage 20") + code_of("stage 1")
+    assert "    ids += self._encoder" in code_of("stage 1")  # not in its `with` block
+    assert "assert" not in code_of("stage 3")
 
 
 def test_an_excerpt_has_the_lines_of_the_source():
