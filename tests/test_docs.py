@@ -411,7 +411,7 @@ def test_the_limit_of_a_prompt_in_chapter_8_is_the_work_that_the_program_counts(
         assert T * each == pytest.approx(operations(args, 0, T), rel=0.002)
 
 
-def test_the_log_has_the_scores_of_chapter_1_to_the_last_bit():
+def test_the_log_has_the_logits_of_chapter_1_to_the_last_bit():
     model = load_model()
     question = "What is the capital of Massachusetts? Answer in one word."
     ids = encode_chat(model.tokenizer, [Message("user", question)])
@@ -425,7 +425,7 @@ def test_the_log_has_the_scores_of_chapter_1_to_the_last_bit():
     assert [model.tokenizer.decode([int(i)]) for i in eager.argsort()[::-1][:3]] == [
         "Boston", "Dhaka", "Topeka",
     ]  # fmt: skip
-    assert "`debug.log` has the same scores, to the last bit" in words_of(
+    assert "`debug.log` has the same logits, to the last bit" in words_of(
         "docs/01-journey.md"
     )
 

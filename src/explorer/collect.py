@@ -135,9 +135,7 @@ class Collector:
         for token in sorted({*self._ids, *self._shown_ids}):
             text, is_special = token_text(self._model.tokenizer, token)
             texts[str(token)] = [text, *[1] * is_special]
-        frequencies = pair_frequencies(
-            args.head_dim, args.rope_theta, args.rope_scaling
-        )
+        frequencies = pair_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
         return {
             **self._facts,
             "sizes": self._sizes,

@@ -41,9 +41,7 @@ def pair_frequencies(
         frequencies = scaling.scaled(frequencies, theta, length)
     elif scaling is not None:
         frequencies = _scale_as_llama3(frequencies, scaling)
-    return ml.Tensor.from_numpy(
-        frequencies.astype(np.float32), name="pair_frequencies"
-    )
+    return ml.Tensor.from_numpy(frequencies.astype(np.float32), name="pair_frequencies")
 
 
 def _plain_frequencies(head_dim: int, theta: float) -> npt.NDArray[np.float64]:

@@ -140,7 +140,7 @@ def test_an_angle_is_the_position_times_the_radians_of_its_pair():
 def test_the_pictures_name_the_weight_and_the_gates_of_the_last_token():
     run = bundled_run()
     diagrams = current_diagrams()
-    scores = run.values(13, "scores")
+    weights = run.values(13, "weights")
     gates = run.values(17, "gate")[-1]
     shown = " ".join(texts(diagrams["stage-13.svg"]))
     found = re.search(
@@ -151,9 +151,9 @@ def test_the_pictures_name_the_weight_and_the_gates_of_the_last_token():
         shown,
     )
     head, last, weight, seen = found.groups()
-    assert int(last) == run.new_tokens - 1 == scores.shape[1] - 1
-    assert f"{scores[int(head), int(last), int(seen)]:.3f}" == weight
-    assert scores[:, -1, 1:-1].max() == scores[int(head), -1, int(seen)]
+    assert int(last) == run.new_tokens - 1 == weights.shape[1] - 1
+    assert f"{weights[int(head), int(last), int(seen)]:.3f}" == weight
+    assert weights[:, -1, 1:-1].max() == weights[int(head), -1, int(seen)]
     # Of one line or two.
     _, dots = " ".join(texts(diagrams["stage-17.svg"])).split("Dots: ")
     numbers = [float(number) for number in re.findall(r"-?\d+\.\d+", dots)][:5]

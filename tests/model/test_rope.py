@@ -226,6 +226,4 @@ def test_the_chunks_of_the_table_give_the_bits_of_the_whole() -> None:
     for length in (1, 2, 511, 512, 513, 1500):
         angles = ml.outer(ml.arange(0, length, dtype=ml.float32), frequencies)
         whole = ml.polar(ml.ones_like(angles), angles)
-        assert (
-            rotary_table(args, length).numpy().tobytes() == whole.numpy().tobytes()
-        )
+        assert rotary_table(args, length).numpy().tobytes() == whole.numpy().tobytes()

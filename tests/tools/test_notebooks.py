@@ -160,7 +160,7 @@ def test_a_check_accepts_equal_bits_and_refuses_another_bit_shape_dtype_or_name(
         engine.check(x.float(), 8, "xq", layer=0)
     text = (
         r"^\[recording\] name must be a result of stage 13 of layer 0: add xq \(matmul "
-        r"scores, multiply scores, add scores, softmax scores\)$"
+        r"scores, multiply scores, add scores, softmax weights\)$"
     )
     with pytest.raises(ModelError, match=text):
         engine.values(13, "xq", layer=0, op="add")

@@ -95,8 +95,7 @@ def rotary_embedding(
     operand = kernel_operand("rotary_embedding", x)
     if rotations._dtype is not complex64:
         raise DTypeError(
-            "[rotary_embedding] rotations.dtype must equal complex64: "
-            f"{rotations.dtype}"
+            f"[rotary_embedding] rotations.dtype must equal complex64: {rotations.dtype}"
         )
     if len(x._shape) != 3:
         raise ShapeError(
