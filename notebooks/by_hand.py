@@ -7,16 +7,42 @@
 # this package, but neither PyTorch nor NumPy. After each stage, one line proves that your tensor equals the tensor of the
 # engine in every bit. The session ends with the whole network in 20 lines.
 #
-# Type the cells into an interpreter, or run them as a [notebook](../notebooks/by_hand.ipynb) or as a
-# [program](../notebooks/by_hand.py); all three have the same cells. For the notebook:
+# In a clone of this repository, install the package with `pip install -e .` ([what it needs](../README.md#chat)). Then start
+# `python` in the root of the clone, and type the cells. In the interpreter, an empty line ends a function or a loop.
+#
+# You can also run them as a [notebook](../notebooks/by_hand.ipynb) or as a [program](../notebooks/by_hand.py); all three
+# have the same cells. The notebook shows each tensor as a table and as a heat map:
 #
 # ```sh
 # pip install -e ".[notebook]"
 # jupyter lab notebooks/by_hand.ipynb
 # ```
 #
-# The examples of this page continue each other. A checkout imports `src`, and an installed package `llama_bolts`.
-# [The legend](../docs/LEGEND.md) explains the letters of the shapes.
+# The cells continue each other, so type all of them, in order. The page imports `src`, the name of the package in a
+# clone; anywhere else it is `llama_bolts`.
+#
+# ## Tensors in eight lines
+#
+# If you know PyTorch, skip this section: names and arguments are PyTorch's.
+#
+# A *tensor* is an array of numbers. A row of numbers has one dimension, a matrix has two:
+
+# %%
+from llama_bolts import ml
+
+row = ml.tensor([1.0, 2.0, 3.0])  # shape [3]
+matrix = ml.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])  # 2 rows and 3 columns: [2, 3]
+print(row * 10, row + row)  # operators work element by element
+print(matrix * row)  # each row of the matrix times the same row
+print(matrix @ row)  # multiply each row of the matrix with the row, then add up
+print(matrix[1], matrix[:, 0])  # the second row; the first column
+print(matrix.sum(dim=-1))  # dim names the dimension that disappears; -1 is the last one
+print(row.to("bfloat16").dtype)  # bfloat16 has 16 bits, float32 has 32
+
+# %% [markdown]
+# `@` is the product of two matrices, or of a matrix and a row: each result is the *dot product* of a row of the left and a
+# column of the right one. Comments show shapes: `# [T, D] -> [T, F]` is read "a matrix of T rows and D columns becomes one
+# of T rows and F columns". [Chapter 7](../docs/07-tensor.md) explains more.
 #
 # ## The model
 #
@@ -38,9 +64,9 @@ network = model.transformer
 network
 
 # %% [markdown]
-# The tree shows all weights with their shapes. A matrix is stored as `[out, in]`, so `x @ w.T` multiplies by it.
-# `linear_transformation` computes the same product in the engine's order of summation. Sums in another order differ in
-# their last bits.
+# The tree shows all weights with their shapes: the numbers that training has found. A matrix is stored as `[out, in]`, so
+# `x @ w.T` multiplies by it. `linear_transformation` computes the same product in the engine's order of summation. Sums in
+# another order differ in their last bits, and then `engine.check` below raises an error.
 
 # %%
 linear = ml.linear_transformation  # linear(x, w) is x @ w.T
@@ -48,6 +74,10 @@ D, H, K, G, h, F, V, L = args.sizes.values()
 args.sizes
 
 # %% [markdown]
+# Each letter is one size, everywhere in this project. A token is a row of D numbers. There are H query heads and K key
+# heads, so G query heads share a key head; a head has h numbers. The feed-forward part is F wide, V tokens are in the
+# vocabulary, and L layers follow each other ([legend](../docs/LEGEND.md)).
+#
 # ## Text becomes ids
 #
 # A chat model expects its question in a format with special tokens. Each format has its own ([chapter 12](../docs/12-asking.md)),
@@ -93,6 +123,10 @@ engine = record_pass(model, ids)
 x = network.tok_embeddings[ids]  # [T] -> [T, D]
 x
 
+# %% [markdown]
+# From here on, `x` has one row for each token: D numbers that stand for what the network knows about it. All later stages
+# change these rows.
+
 # %%
 x = x.float()  # the residual stream is float32
 engine.check(x, stage=4, name="x")
@@ -100,7 +134,8 @@ engine.check(x, stage=4, name="x")
 # %% [markdown]
 # ## The norm before attention: stage 6
 #
-# Each row is scaled to a root mean square of 1, then each column is multiplied by a learned weight:
+# Each row is scaled to a root mean square of 1, then each column is multiplied by a learned weight. `mean(dim=-1)` is the
+# mean of each row, and `keepdim=True` keeps the result as a column `[T, 1]`, which divides each row by its own number:
 
 # %%
 layer = network.layers[0]
@@ -147,7 +182,7 @@ angles = ml.outer(ml.arange(T).float(), frequencies)  # [T], [h/2] -> [T, h/2]
 angles[:4, :5]
 
 # %% [markdown]
-# A rotation of one pair is a 2 x 2 matrix. Take the last token and the first pair of its first query:
+# `outer` multiplies each position with each frequency. A rotation of one pair is a 2 x 2 matrix. Take the last token and the first pair of its first query:
 
 # %%
 first, second = (0, 1) if args.rope_pairs == "interleaved" else (0, h // 2)
@@ -160,7 +195,8 @@ print(pair, "->", rotation @ pair)
 # %% [markdown]
 # The length of the pair stays the same; only its direction changes. For all pairs at once, take all first elements
 # and all second elements. The weights decide which elements belong together: neighbours in Meta's files, the two
-# halves of a head in those of Hugging Face:
+# halves of a head in those of Hugging Face. A complex number stores a cosine and a sine together, and `unsqueeze(1)` adds a
+# dimension of size 1, so that all heads of a token are rotated by the same angles:
 
 # %%
 table = ml.polar(ml.ones(T, h // 2), angles)  # cos + i sin, complex64 [T, h/2]
@@ -204,7 +240,9 @@ engine.check(keys, stage=12, name="keys", layer=0, op="repeat_heads")
 #
 # ## Scores, mask and weights: stage 13
 #
-# The score of a query and a key is their dot product, divided by the square root of the size of a head:
+# The score of a query and a key is their dot product, divided by the square root of the size of a head. It is large if
+# both point in the same direction. `permute` reorders dimensions, so that one product computes the scores of all heads. The
+# engine multiplies by `1 / sqrt(h)`; a division by `sqrt(h)` would differ in the last bits:
 
 # %%
 q = rotated_q.transpose(0, 1)  # [T, H, h] -> [H, T, h]
@@ -213,11 +251,15 @@ scores = ml.matmul(q, k, dtype="float32") * (1 / math.sqrt(h))  # [H, T, S]
 engine.check(scores, stage=13, name="scores", layer=0, op="multiply")
 
 # %% [markdown]
-# A token must not see what comes after it. The mask is minus infinity there, so that the exponential is 0:
+# A token must not see what comes after it. The mask is minus infinity there, and 0 elsewhere:
 
 # %%
 mask = ml.full((T, T), -math.inf).triu(1)
 mask
+
+# %% [markdown]
+# *Softmax* turns the scores of a row into shares: the exponential of each, divided by the sum of all. The exponential of
+# minus infinity is 0:
 
 # %%
 scores = scores + mask  # [H, T, S] + [T, S]
@@ -235,6 +277,9 @@ for head in range(H):
 
 # %% [markdown]
 # ## The weighted sum: stages 14 and 15
+#
+# Each token receives the values of the tokens that it looks at, multiplied by the weights and added up. `wo` mixes the
+# results of all heads:
 
 # %%
 output = ml.matmul(weights, values.transpose(0, 1), dtype=args.dtype)  # [H, T, h]
@@ -248,6 +293,9 @@ engine.check(x, stage=15, name="x", layer=0)
 # stream.
 #
 # ## Feed-forward: stages 16 to 18
+#
+# Attention moves information between tokens. The feed-forward part then transforms each row alone: `w1` and `w3` widen it
+# to F numbers, `silu(z) = z / (1 + exp(-z))` lets some of them pass, and `w2` narrows the row again:
 
 # %%
 feed_forward = layer.feed_forward
@@ -263,6 +311,9 @@ engine.check(x, stage=18, name="x", layer=0)
 # That was one layer. All layers do the same with their own weights.
 #
 # ## The whole network in 20 lines
+#
+# A last norm and the matrix `output` turn the row of the last token into one number for each token of the vocabulary, its
+# *logit*. This function is everything so far, for all layers:
 
 # %%
 def forward(ids, pairs=args.rope_pairs):
@@ -344,6 +395,7 @@ while len(answer) < 16:
     if token in model.stop_ids:
         break
     answer.append(token)
+
 tokenizer.decode(answer)
 
 # %% [markdown]

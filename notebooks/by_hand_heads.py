@@ -203,6 +203,7 @@ for layer in range(1, args.n_layers):
     wo = weights[f"{name}.wo.weight"]
     x = x + ml.linear_transformation(output, wo, dtype="float32")
     x = x + feed_forward(x, layer)
+
 engine.check(x, stage=18, name="x", layer=args.n_layers - 1)
 
 # %%

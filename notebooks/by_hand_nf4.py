@@ -122,6 +122,7 @@ for number, layer in enumerate(network.layers):
     engine.check(x, stage=15, name="x", layer=number)
     x = x + transform(layer.feed_forward, layer.ffn_norm(x))
     engine.check(x, stage=18, name="x", layer=number)
+
 logits = linear(network.norm(x[-1:].contiguous()), network.output, dtype="float32")
 engine.check(logits, stage=19, name="logits")
 
@@ -193,6 +194,7 @@ answer = [token]
 while len(answer) < 24 and answer[-1] not in model.stop_ids:
     kept = kept_probabilities(forward(ids + answer))
     answer.append(draw(kept, generator.random()))
+
 mine = tokenizer.decode([token for token in answer if token not in model.stop_ids])
 mine
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from codeop import compile_command
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from src import ml
 from src.catalog import CatalogError, find_model
 from src.model import ModelError, load_model
 from src.model.recording import record_pass
+from tools.examples import examples
 from tools.notebooks import SESSIONS, Cell, cells_of, current_notebooks, notebook, program
-from tools.pages import ROOT
+from tools.pages import ROOT, name_of
 
 NAMES = [*SESSIONS.values()]
 every_session = pytest.mark.parametrize("name", NAMES)
@@ -73,6 +75,40 @@ def test_the_files_are_current_and_there_are_no_others():
     assert files == set(texts)
     for path, text in texts.items():
         assert path.read_text(encoding="utf-8") == text, "python -m tools.update_docs"
+
+
+TYPED = [*SESSIONS, *(ROOT / "docs").glob("14*.md")]
+
+
+@pytest.mark.parametrize("page", TYPED, ids=name_of)
+def test_each_cell_can_be_typed_into_an_interpreter_line_by_line(page):
+    for example in examples(page.read_text(encoding="utf-8"), name_of(page)):
+        place = f"{name_of(page)}:{example.code.line}"
+        assert statements_of(example.code.text) >= 1, place
+
+
+def statements_of(code: str) -> int:
+    """Return the number of statements that an interpreter reads from typed lines.
+
+    In an interpreter an empty line ends a function or a loop, and nothing else does.
+    """
+    count = 0
+    typed: list[str] = []
+    for line in [*code.rstrip("\n").split("\n"), ""]:
+        typed.append(line)
+        if compile_command("\n".join(typed)) is not None:
+            count += any(map(str.strip, typed))
+            typed = []
+    assert typed == []
+    return count
+
+
+@pytest.mark.parametrize(
+    "code", ["for i in range(2):\n    i\nprint(i)", "def f():\n    x = 1\n\n    return x"]
+)
+def test_code_that_an_interpreter_refuses_is_noticed(code):
+    with pytest.raises(SyntaxError):
+        statements_of(code)
 
 
 @pytest.fixture(scope="module")
