@@ -1,9 +1,18 @@
 """The base class of the parts of a network: how they are printed and called."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import ml
+
+_BY_NAME = "model.tensors has the weights by name"
+# Hints for names that modules of PyTorch have.
+_HINTS = {
+    "eval": "leave it out: models have no training mode",
+    "named_parameters": _BY_NAME,
+    "parameters": _BY_NAME,
+    "state_dict": _BY_NAME,
+}
 
 
 class Module:
@@ -18,6 +27,13 @@ class Module:
         forward: Any = getattr(self, "forward")  # noqa: B009 (subclasses define it)
         result: ml.Tensor = forward(x)
         return result
+
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = _HINTS.get(name)
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(text if hint is None else f"{text}; {hint}")
 
     def __repr__(self) -> str:
         lines = [

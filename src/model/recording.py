@@ -14,6 +14,9 @@ from .context import InferenceContext, Tokens
 from .errors import ModelError
 from .loader import Model
 
+# A difference up to this part of the largest element is a matter of rounding.
+_ROUNDING = 1e-2
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -60,6 +63,8 @@ class Recording:
             place = f"stage {stage}" + ("" if layer is None else f" of layer {layer}")
             wanted = name if op is None else f"{op} {name}"
             texts = ", ".join(dict.fromkeys(names)) or "no results"
+            if not names and layer is None and stage in range(6, 19):
+                texts = "layer must be given: layer=0 is the first one"
             raise ModelError(
                 f"[recording] name must be a result of {place}: {wanted} ({texts})"
             )
@@ -102,9 +107,12 @@ class Recording:
         differing = int((bits != others).sum())
         if differing:
             with np.errstate(invalid="ignore"):  # infinities
-                square = np.abs(values - expected).astype(np.float64) ** 2
-            text = f"{differing} of {bits.size} elements differ, with an rms of "
-            raise ModelError(f"{rule}: {text}{math.sqrt(np.nanmean(square)):.3g}")
+                distance = np.abs(values - expected).astype(np.float64)
+            rms = math.sqrt(np.nanmean(distance**2))
+            text = f"{differing} of {bits.size} elements differ, with an rms of {rms:.3g}"
+            if np.nanmax(distance) < _ROUNDING * np.nanmax(np.abs(expected)):
+                text += ", by rounding: the engine uses other ops or another order"
+            raise ModelError(f"{rule}: {text}")
         place = f"stage {stage}" + ("" if layer is None else f", layer {layer}")
         return f"{place}: {name} {list(x.shape)} {x.dtype} is equal in every bit"
 

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..ml.errors import declared_lack_of_memory
 from ..untrusted import shown
@@ -46,6 +46,18 @@ class Decoding:
         Bytes that it escapes as surrogates are replaced by U+FFFD afterwards.
         """
         return "surrogateescape" if self.replaces_each_byte else "replace"
+
+
+# Hints for names that tokenizers of transformers have.
+_HINTS = {
+    "apply_chat_template": "encode_chat(tokenizer, messages) of src.inference",
+    "batch_decode": "decode each list of ids",
+    "bos_token_id": "tokenizer.bos_id",
+    "convert_ids_to_tokens": "decode each id: tokenizer.decode([token])",
+    "convert_tokens_to_ids": "tokenizer.special_tokens has the ids of special tokens",
+    "eos_token_id": "tokenizer.eos_id",
+    "tokenize": "decode each id of tokenizer.encode(text)",
+}
 
 
 class Tokenizer:
@@ -87,6 +99,13 @@ class Tokenizer:
         self.adds_bos = roles.adds_bos
         self.decoding = decoding
         self.spaces_taken = spaces_taken
+
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = _HINTS.get(name)
+            text = f"'Tokenizer' object has no attribute {name!r}"
+            raise AttributeError(text if hint is None else f"{text}; {hint}")
 
     def __repr__(self) -> str:
         kind = type(self._encoder).__name__

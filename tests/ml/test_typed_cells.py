@@ -168,6 +168,12 @@ FAILS = {
     "model([ids])": "tokens must be whole numbers of shape [T]: got int64 [1, 27]",
     "norm(ids)": "x must be a Tensor: list",
     "layer(ids)": "x must be a Tensor: list",
+    "model.transformer.parameters()": "model.tensors has the weights by name",
+    "layer.eval()": "models have no training mode",
+    "layer.nonexistent": "'LlamaTransformerBlock' object has no attribute 'nonexistent'",
+    "tokenizer.apply_chat_template([])": "encode_chat(tokenizer, messages)",
+    "tokenizer.eos_token_id": "tokenizer.eos_id",
+    "tokenizer.nonexistent": "'Tokenizer' object has no attribute 'nonexistent'",
 }
 
 

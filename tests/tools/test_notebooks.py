@@ -200,6 +200,21 @@ def test_a_check_accepts_equal_bits_and_refuses_another_bit_shape_dtype_or_name(
     )
     with pytest.raises(ModelError, match=text):
         engine.values(13, "xq", layer=0, op="add")
+    with pytest.raises(
+        ModelError, match=r"stage 8: xq \(layer must be given: layer=0 is"
+    ):
+        engine.values(8, "xq")
+
+
+def test_a_check_says_whether_a_difference_can_be_rounding():
+    model = load_model()
+    engine = record_pass(model, [1, 2, 3])
+    scores = engine.tensor(13, "scores", 0, "multiply")
+    rounded = scores * 3 / 3 + 1e-6
+    with pytest.raises(ModelError, match="by rounding: the engine uses other ops or"):
+        engine.check(rounded, 13, "scores", 0, "multiply")
+    with pytest.raises(ModelError, match=r"with an rms of [\d.e-]+$"):
+        engine.check(scores * 2, 13, "scores", 0, "multiply")
 
 
 def test_a_check_distinguishes_zero_from_minus_zero():
