@@ -88,7 +88,7 @@ tokenizer = model.tokenizer
 question = "What is the capital of Massachusetts? Answer in one word."
 ids = encode_chat(tokenizer, [Message("user", question)])
 T = len(ids)
-ml.name_sizes(T=T, **args.sizes)  # the letters that a notebook shows
+ml.name_sizes(T=T, D=D, H=H, K=K, h=h, F=F, V=V)  # the letters that a notebook shows
 prompt = tokenizer.decode(ids)
 prompt
 

@@ -78,7 +78,7 @@ tokenizer = model.tokenizer
 ids = encode_chat(tokenizer, [Message("user", "Write a poem about the sea.")])
 T = len(ids)
 engine = record_pass(model, ids)
-ml.name_sizes(T=T, **args.sizes)
+ml.name_sizes(T=T, D=args.dim, F=args.ffn_dim, V=args.vocab_size)
 tokenizer.decode(ids)
 
 # %% [markdown]

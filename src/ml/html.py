@@ -1,7 +1,9 @@
 """What a notebook shows of a tensor: its shape, a table, a histogram and a heat map.
 
-The page needs neither a network nor a library: bars are SVG, and a heat map is a PNG
-picture in the text.
+The page needs neither a network nor a library: the histogram is an SVG picture in the
+text, and the heat map a PNG picture. Both are `img` elements, and each pixel of a heat
+map has its size in the file, because notebooks that another computer has run are shown
+without other SVG and without styles.
 """
 
 import base64
@@ -20,6 +22,7 @@ Array = np.ndarray[Any, Any]
 _BINS = 24
 _EDGE = 4  # rows and columns of a table at each end of a dimension
 _MOST_PIXELS = 256  # rows and columns of a heat map
+_LARGEST_PIXEL = 8  # pixels of the screen for an element of a small matrix
 _MOST_VALUES = 100_000  # elements of a histogram
 _BLUE = np.array([33, 102, 172], np.float64)
 _WHITE = np.array([247, 247, 247], np.float64)
@@ -44,12 +47,8 @@ def describe(array: Array, name: str, dtype: str) -> str:
         values = _sampled(array)
         parts.append(f"<div style='font-family:monospace'>{_statistics(values)}</div>")
         matrix, place = _last_matrix(array)
-        pictures = _histogram(values) + (_heat_map(matrix) if matrix.size > 1 else "")
-        parts.append(
-            "<div style='display:flex;gap:16px;align-items:flex-end'>"
-            + pictures
-            + "</div>"
-        )
+        pictures = (_histogram(values), _heat_map(matrix) if matrix.size > 1 else "")
+        parts.append(f"<div>{' &emsp; '.join(filter(None, pictures))}</div>")
         if place:
             parts.append(f"<div style='font-family:monospace'>{place}</div>")
         parts.append(_table(matrix))
@@ -104,11 +103,14 @@ def _histogram(values: Array) -> str:
         f"height='{60 * n / most:.1f}' fill='#2166ac'/>"
         for i, n in enumerate(counts)
     )
-    labels = (
-        f"<text x='0' y='74' font-size='11'>{_number(low)}</text>"
-        f"<text x='240' y='74' font-size='11' text-anchor='end'>{_number(high)}</text>"
+    style = "font-size='11' font-family='sans-serif' fill='#808080'"  # in light and dark
+    picture = (
+        "<svg xmlns='http://www.w3.org/2000/svg' width='240' height='78'>"
+        f"{bars}<text x='0' y='74' {style}>{_number(low)}</text>"
+        f"<text x='240' y='74' text-anchor='end' {style}>{_number(high)}</text></svg>"
     )
-    return f"<svg width='240' height='78' fill='currentColor'>{bars}{labels}</svg>"
+    data = base64.b64encode(picture.encode()).decode()
+    return f"<img alt='histogram' src='data:image/svg+xml;base64,{data}'>"
 
 
 def _last_matrix(array: Array) -> tuple[Array, str]:
@@ -133,14 +135,12 @@ def _heat_map(matrix: Array) -> str:
         _WHITE + (_RED - _WHITE) * share,
     )
     colors = np.where(is_finite[..., None], colors, _MASKED)
-    rows, columns = values.shape
-    scale = max(1, min(12, 240 // max(rows, columns)))
-    height = max(rows * scale, 12)
-    data = base64.b64encode(_png(colors.round().astype(np.uint8))).decode()
-    return (
-        f"<img alt='heat map' width='{columns * scale}' height='{height}' "
-        f"style='image-rendering:pixelated' src='data:image/png;base64,{data}'>"
-    )
+    scale = max(1, min(_LARGEST_PIXEL, _MOST_PIXELS * 2 // max(values.shape)))
+    pixels = colors.round().astype(np.uint8).repeat(scale, axis=0).repeat(scale, axis=1)
+    if pixels.shape[0] < _LARGEST_PIXEL:  # a vector
+        pixels = pixels.repeat(_LARGEST_PIXEL, axis=0)
+    data = base64.b64encode(_png(pixels)).decode()
+    return f"<img alt='heat map' src='data:image/png;base64,{data}'>"
 
 
 def _png(pixels: Array) -> bytes:
