@@ -23,7 +23,8 @@
 #
 # ## Tensors in eight lines
 #
-# If you know PyTorch, skip this section: names and arguments are PyTorch's.
+# If you know PyTorch, skip this section. Names and arguments are PyTorch's, with three differences: weights are tensors and
+# not modules, an op does not mix dtypes (`.float()` and `.to(dtype)` convert), and there are no gradients and no devices.
 #
 # A *tensor* is an array of numbers. A row of numbers has one dimension, a matrix has two:
 
@@ -169,7 +170,8 @@ engine.check(xv, stage=9, name="xv", layer=0)
 # ## Position becomes an angle: stage 10
 #
 # So far no token knows where it is. RoPE rotates pairs of elements by an angle that is the position times a frequency
-# ([chapter 10](../docs/10-rope.md)). The frequencies fall from 1 radian per position to almost none:
+# ([chapter 10](../docs/10-rope.md)). The frequencies fall from 1 radian per position to almost none, and Llama 3.1 lowers the slow
+# ones further, for long contexts:
 
 # %%
 frequencies = pair_frequencies(h, args.rope_theta, args.rope_scaling)  # [h/2]
@@ -196,7 +198,8 @@ print(pair, "->", rotation @ pair)
 # The length of the pair stays the same; only its direction changes. For all pairs at once, take all first elements
 # and all second elements. The weights decide which elements belong together: neighbours in Meta's files, the two
 # halves of a head in those of Hugging Face. A complex number stores a cosine and a sine together, and `unsqueeze(1)` adds a
-# dimension of size 1, so that all heads of a token are rotated by the same angles:
+# dimension of size 1, so that all heads of a token are rotated by the same angles. In an index, `...` stands for all
+# dimensions that are not named:
 
 # %%
 table = ml.polar(ml.ones(T, h // 2), angles)  # cos + i sin, complex64 [T, h/2]
@@ -370,7 +373,8 @@ print(f"its logits are wrong by an rms of {rms:.2f}")
 # ## From logits to a token: stage 20
 #
 # At temperature 0 the largest logit wins. Otherwise the logits become probabilities, and a random number draws one of
-# them. Divide by the temperature, keep the most probable tokens that make up `top_p` together, and draw:
+# them. Divide by the temperature, keep the most probable tokens that make up `top_p` together, and draw an index with
+# `multinomial`:
 
 # %%
 temperature, top_p = 0.6, 0.9
