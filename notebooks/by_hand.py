@@ -24,7 +24,7 @@
 # ## Tensors in eight lines
 #
 # If you know PyTorch, skip this section. Names and arguments are PyTorch's, with three differences: weights are tensors and
-# not modules, an op does not mix dtypes (`.float()` and `.to(dtype)` convert), and there are no gradients and no devices.
+# not modules, an op takes operands of one dtype (`.float()` and `.to(dtype)` convert), and there are no gradients and no devices.
 #
 # A *tensor* is an array of numbers. A row of numbers has one dimension, a matrix has two:
 
@@ -281,7 +281,7 @@ for head in range(H):
 # %% [markdown]
 # ## The weighted sum: stages 14 and 15
 #
-# Each token receives the values of the tokens that it looks at, multiplied by the weights and added up. `wo` mixes the
+# Each token receives the values of the tokens that it looks at, multiplied by the weights and added up. `wo` combines the
 # results of all heads:
 
 # %%

@@ -88,32 +88,6 @@ def test_readme_and_the_chapters_make_the_same_log():
     assert len(commands) == 1
 
 
-def code_of(block: str) -> str:
-    found = re.search(r"```py\n(.*?)\n```", produced(block), re.DOTALL)
-    assert found is not None
-    return found[1]
-
-
-def test_the_code_of_a_stage_is_its_statements_without_checks_of_errors():
-    whole = code_of("stage 13").split("\n")
-    assert whole[0].startswith("mark(13)")
-    assert whole[-1] == "weights = ml.softmax(scores, dim=-1)"
-    only = code_of('stage 13 only "weights =" "LlamaAttention.forward: xq = self.rotate"')
-    assert only.split("\n") == [
-        whole[0],
-        whole[-1],
-        "",
-        "# In LlamaAttention.forward:",
-        "xq = self.rotate(xq, rotations)",
-    ]
-    assert code_of('stage 13 without "if mask" "scores = ml.matmul"').split("\n") == [
-        whole[0], *(x for x in whole if x.startswith(("scores = ml.mul", "weights"))),
-    ]  # fmt: skip
-    assert "raise" not in code_of("stage 2") + code_of("stage 20") + code_of("stage 1")
-    assert "    ids += self._encoder" in code_of("stage 1")  # not in its `with` block
-    assert "assert" not in code_of("stage 3")
-
-
 def test_an_excerpt_has_the_lines_of_the_source():
     arguments = "src/model/llama.py LlamaAttention.heads 'xq, xk, xv =' 'xq = xq.reshape'"
     first, *lines, last = produced(f"excerpt {arguments}").split("\n")
