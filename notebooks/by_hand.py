@@ -7,8 +7,9 @@
 # this package, but neither PyTorch nor NumPy. After each stage, one line proves that your tensor equals the tensor of the
 # engine in every bit. The session ends with the whole network in 20 lines.
 #
-# In a clone of this repository, install the package with `pip install -e .` ([what it needs](../README.md#chat)). Then start
-# `python` in the root of the clone, and type the cells. In the interpreter, an empty line ends a function or a loop.
+# In a clone of this repository, install the package with `pip install -e .` ([what it needs](../README.md#chat)). Then
+# start `python` in the root of the clone, and type the cells. In the interpreter, an empty line ends a function or a
+# loop.
 #
 # You can also run them as a [notebook](../notebooks/by_hand.ipynb) or as a [program](../notebooks/by_hand.py); all three
 # have the same cells. The notebook shows each tensor as a table and as a heat map:
@@ -23,8 +24,9 @@
 #
 # ## Tensors in eight lines
 #
-# If you know PyTorch, skip this section. Names and arguments are PyTorch's, with three differences: weights are tensors and
-# not modules, an op takes operands of one dtype (`.float()` and `.to(dtype)` convert), and there are no gradients and no devices.
+# If you know PyTorch, skip this section. Names and arguments are PyTorch's, with three differences: weights are tensors
+# and not modules, an op takes operands of one dtype (`.float()` and `.to(dtype)` convert), and there are no gradients and
+# no devices.
 #
 # A *tensor* is an array of numbers. A row of numbers has one dimension, a matrix has two:
 
@@ -41,14 +43,14 @@ print(matrix.sum(dim=-1))  # dim names the dimension that disappears; -1 is the 
 print(row.to("bfloat16").dtype)  # bfloat16 has 16 bits, float32 has 32
 
 # %% [markdown]
-# `@` is the product of two matrices, or of a matrix and a row: each result is the *dot product* of a row of the left and a
-# column of the right one. Comments show shapes: `# [T, D] -> [T, F]` is read "a matrix of T rows and D columns becomes one
-# of T rows and F columns". [Chapter 7](../docs/07-tensor.md) explains more.
+# `@` is the product of two matrices, or of a matrix and a row: each result is the *dot product* of a row of the left and
+# a column of the right one. Comments show shapes: `# [T, D] -> [T, F]` is read "a matrix of T rows and D columns becomes
+# one of T rows and F columns". [Chapter 7](../docs/07-tensor.md) explains more.
 #
 # ## The model
 #
-# `load_model()` loads the bundled model. With `load_model("smollm2", dequantize=True)` instead, all cells run on SmolLM2, and
-# only the printed numbers differ.
+# `load_model()` loads the bundled model. With `load_model("smollm2", dequantize=True)` instead, all cells run on SmolLM2,
+# and only the printed numbers differ.
 
 # %%
 import math
@@ -66,8 +68,8 @@ network
 
 # %% [markdown]
 # The tree shows all weights with their shapes: the numbers that training has found. A matrix is stored as `[out, in]`, so
-# `x @ w.T` multiplies by it. `linear_transformation` computes the same product in the engine's order of summation. Sums in
-# another order differ in their last bits, and then `engine.check` below raises an error.
+# `x @ w.T` multiplies by it. `linear_transformation` computes the same product in the engine's order of summation. Sums
+# in another order differ in their last bits, and then `engine.check` below raises an error.
 
 # %%
 linear = ml.linear_transformation  # linear(x, w) is x @ w.T
@@ -170,8 +172,8 @@ engine.check(xv, stage=9, name="xv", layer=0)
 # ## Position becomes an angle: stage 10
 #
 # So far no token knows where it is. RoPE rotates pairs of elements by an angle that is the position times a frequency
-# ([chapter 10](../docs/10-rope.md)). The frequencies fall from 1 radian per position to almost none, and Llama 3.1 lowers the slow
-# ones further, for long contexts:
+# ([chapter 10](../docs/10-rope.md)). The frequencies fall from 1 radian per position to almost none, and Llama 3.1 lowers the
+# slow ones further, for long contexts:
 
 # %%
 frequencies = pair_frequencies(h, args.rope_theta, args.rope_scaling)  # [h/2]
@@ -184,7 +186,8 @@ angles = ml.outer(ml.arange(T).float(), frequencies)  # [T], [h/2] -> [T, h/2]
 angles[:4, :5]
 
 # %% [markdown]
-# `outer` multiplies each position with each frequency. A rotation of one pair is a 2 x 2 matrix. Take the last token and the first pair of its first query:
+# `outer` multiplies each position with each frequency. A rotation of one pair is a 2 x 2 matrix. Take the last token and
+# the first pair of its first query:
 
 # %%
 first, second = (0, 1) if args.rope_pairs == "interleaved" else (0, h // 2)
@@ -195,11 +198,11 @@ print(rotation)
 print(pair, "->", rotation @ pair)
 
 # %% [markdown]
-# The length of the pair stays the same; only its direction changes. For all pairs at once, take all first elements
-# and all second elements. The weights decide which elements belong together: neighbours in Meta's files, the two
-# halves of a head in those of Hugging Face. A complex number stores a cosine and a sine together, and `unsqueeze(1)` adds a
-# dimension of size 1, so that all heads of a token are rotated by the same angles. In an index, `...` stands for all
-# dimensions that are not named:
+# The length of the pair stays the same; only its direction changes. For all pairs at once, take all first elements and
+# all second elements. The weights decide which elements belong together: neighbours in Meta's files, the two halves of a
+# head in those of Hugging Face. A complex number stores a cosine and a sine together, and `unsqueeze(1)` adds a dimension
+# of size 1, so that all heads of a token are rotated by the same angles. In an index, `...` stands for all dimensions
+# that are not named:
 
 # %%
 table = ml.polar(ml.ones(T, h // 2), angles)  # cos + i sin, complex64 [T, h/2]
@@ -244,8 +247,8 @@ engine.check(keys, stage=12, name="keys", layer=0, op="repeat_heads")
 # ## Scores, mask and weights: stage 13
 #
 # The score of a query and a key is their dot product, divided by the square root of the size of a head. It is large if
-# both point in the same direction. `permute` reorders dimensions, so that one product computes the scores of all heads. The
-# engine multiplies by `1 / sqrt(h)`; a division by `sqrt(h)` would differ in the last bits:
+# both point in the same direction. `permute` reorders dimensions, so that one product computes the scores of all heads.
+# The engine multiplies by `1 / sqrt(h)`; a division by `sqrt(h)` would differ in the last bits:
 
 # %%
 q = rotated_q.transpose(0, 1)  # [T, H, h] -> [H, T, h]
