@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from . import ml
     from .inference import InferenceEngine, Message, SamplingArgs
     from .ml.errors import LlamaBoltsError
-    from .model import InferenceContext, load_model
+    from .model import InferenceContext, load_adapter, load_model
     from .tokenizer import load_tokenizer
 
 __version__ = "0.2.0"
@@ -30,6 +30,7 @@ __all__ = [
     "Message",
     "SamplingArgs",
     "__version__",
+    "load_adapter",
     "load_model",
     "load_tokenizer",
     "ml",
@@ -37,7 +38,7 @@ __all__ = [
 _PLACES = {
     **dict.fromkeys(("InferenceEngine", "Message", "SamplingArgs"), "inference"),
     **dict.fromkeys(("LlamaBoltsError", "ml"), "ml"),
-    **dict.fromkeys(("InferenceContext", "load_model"), "model"),
+    **dict.fromkeys(("InferenceContext", "load_adapter", "load_model"), "model"),
     "load_tokenizer": "tokenizer",
 }
 

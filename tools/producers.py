@@ -18,10 +18,10 @@ from typing import Any
 
 import pexpect
 
+from src.checkpoint.names import EMBEDDINGS, OUTPUT
 from src.cli.flag_parser import ranges
 from src.memory import readable_bytes
 from src.model import MemoryForecast, ModelArgs
-from src.model.args import EMBEDDINGS, OUTPUT
 from src.model.quantization import quantization_of, quantized_model_bytes
 from src.trace.code import symbols_of
 from src.trace.events import STAGES, size_of

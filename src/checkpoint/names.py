@@ -63,6 +63,10 @@ def tensor_row(
     )
 
 
+EMBEDDINGS = "tok_embeddings.weight"
+OUTPUT = "output.weight"
+"""The output matrix, which a model with tied embeddings lacks."""
+
 _MODEL_ROWS = (
     tensor_row("tok_embeddings", "model.embed_tokens", "token_embd", "either", "V", "D"),
     tensor_row("norm", "model.norm", "output_norm", "none", "D"),
@@ -222,9 +226,7 @@ def check_tensors(
         source: The file that determines `rows` and `sizes`, for error messages.
         count: The number of shards.
     """
-    missing = [
-        n for n, row in rows.items() if n not in tensors and row.name != "output.weight"
-    ]
+    missing = [n for n, row in rows.items() if n not in tensors and row.name != OUTPUT]
     if missing:
         rule = f"{len(rows)} tensors by {source}"
         raise mismatch(label, "tensors", rule, f"without {some_of(missing)}")

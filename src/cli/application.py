@@ -71,6 +71,7 @@ _ACTIONS = {
     "serve": ("serve", "serve_model"),
     "save_quantized": ("loading", "save_model"),
     "save_gguf": ("loading", "save_model"),
+    "merge_lora": ("loading", "save_model"),
 }
 
 
@@ -174,7 +175,7 @@ def _answer_or_chat(options: Options, console: Console) -> None:
     session = open_session(options, console)
     with ExitStack() as views:
         if options.prompt_cache is not None:
-            views.enter_context(prompt_cached(session.engine, options.prompt_cache))
+            views.enter_context(prompt_cached(session, options.prompt_cache))
         if options.explore is not None:
             from .explore import record_page
 

@@ -35,6 +35,7 @@ DEFAULT_CONTEXT_LENGTH = 4096
 # The length of the model's longest training documents. Its answers to longer contexts are
 # meaningless.
 BUNDLED_CHAT_LENGTH = 1024
+MOST_SCALE = 1000  # maximum magnitude of the scale of an adapter
 MOST_CANDIDATES = 100  # maximum number of candidates reported for a step
 DEFAULT_DEBUG_LOG = Path("debug.log")
 DEFAULT_EXPLORER = Path("explore.html")
@@ -64,6 +65,7 @@ _ACTIONS = (
     *_REPORTS,
     "--save-quantized",
     "--save-gguf",
+    "--merge-lora",
     "--serve",
 )
 # Pairs of action flags that are allowed together: a text can be followed by a question,
@@ -75,6 +77,7 @@ _OF_ONE_PROCESS = (
     *_REPORTS[1:],
     "--save-quantized",
     "--save-gguf",
+    "--merge-lora",
     "--prompt-cache",
     *_TRACES,
 )
@@ -83,6 +86,7 @@ _NEEDS = {
     "--logprobs": ("--json", "--jsonl"),
     "--hf-file": ("--hf-repo",),
     "--save-quantized": ("--quantize", "--dequantize"),
+    "--merge-lora": ("--lora",),
     **dict.fromkeys(
         ("--slots", "--api-key", "--api-key-file", "--no-api-key", "--share-prefixes"),
         ("--serve",),
@@ -110,8 +114,16 @@ _NOT_WITH = (
         if (earlier, later) not in _TOGETHER
     ),
     ("--verify", ("--dequantize", "--quantize")),
-    ("--activations", ("--save-quantized", "--save-gguf")),
+    ("--activations", ("--save-quantized", "--save-gguf", "--merge-lora")),
     ("--json", _REPORTS),
+    (
+        "--lora",
+        (
+            *(flag for flag in _REPORTS if flag not in ("--perplexity", "--examples")),
+            "--save-quantized",
+            "--save-gguf",
+        ),
+    ),
     *((flag, ("--system", "--completion")) for flag in ("--example", "--examples")),
     (
         "--completion",
@@ -219,6 +231,19 @@ def _schema(text: str) -> Path | str:
     return text if text.lstrip().startswith("{") else Path(text)
 
 
+def _adapter(text: str) -> tuple[Path, float]:
+    """Parse `PATH` or `PATH:SCALE` and return the path and the scale, 1 by default."""
+    path, _, end = text.rpartition(":")
+    try:
+        scale = number(end) if path else 1.0
+    except argparse.ArgumentTypeError:  # the colon is part of the path
+        scale = 1.0
+        path = ""
+    if not text or not -MOST_SCALE <= scale <= MOST_SCALE:
+        raise ValueError
+    return Path(path or text), scale
+
+
 def _template_argument(text: str) -> tuple[str, object]:
     """Parse `NAME=JSON` and return the name and the value."""
     name, equals, value = text.partition("=")
@@ -241,6 +266,15 @@ _system_text = checked(
 _TEMPLATE_ARGUMENT = {
     "type": checked(_template_argument, "NAME=JSON, as in enable_thinking=false"),
     "metavar": "NAME=JSON",
+    "action": "append",
+    "default": [],
+}
+adapter_of = checked(
+    _adapter, f"PATH or PATH:SCALE, SCALE from -{MOST_SCALE} to {MOST_SCALE}"
+)
+_ADAPTER = {
+    "type": adapter_of,
+    "metavar": "PATH[:SCALE]",
     "action": "append",
     "default": [],
 }
@@ -378,6 +412,11 @@ class Options(_StepOptions):
         "round activations to int16, or to int8, which is faster and less accurate, in "
         "products with quantized weights (default: int16)",
     ]
+    lora: Annotated[
+        tuple[tuple[Path, float], ...],
+        _ADAPTER,
+        "add a LoRA adapter: a directory of peft or mlx, or a GGUF file; may be repeated",
+    ]
     save_quantized: Annotated[
         Path | None,
         _DIRECTORY,
@@ -390,6 +429,11 @@ class Options(_StepOptions):
         Path | None,
         _TO_FILE,
         "write the model, with --quantize q8_0 or q4_0 if given, to FILE; exit",
+    ]
+    merge_lora: Annotated[
+        Path | None,
+        _TO_PATH | {"metavar": "DIR|FILE.gguf"},
+        "write the model with the adapters of --lora merged into its weights; exit",
     ]
     draft_model: Annotated[
         Path | str | None,
@@ -632,6 +676,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     values["standard_input"] = values["standard_input"] == "-"
     values["stop"] = tuple(values["stop"])
     values["template_arg"] = tuple(values["template_arg"])
+    values["lora"] = tuple(values["lora"])
     _check_combinations(parser, values)
     if values["hf_repo"] is not None:
         parts = (f"hf.co/{values['hf_repo']}", values["hf_file"])

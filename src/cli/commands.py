@@ -229,6 +229,12 @@ def _model(session: Session, argument: str) -> str | None:
     return change_model(session, argument)
 
 
+def _lora(session: Session, argument: str) -> str:
+    from .adapters import change_adapters
+
+    return change_adapters(session, argument)
+
+
 def _models(session: Session, argument: str) -> str:
     from .model_list import reply_models
 
@@ -364,6 +370,12 @@ COMMANDS = {
         "NAME", "continue the chat with another model", _model, _model_names
     ),
     "/models": Command("", "list the models on this machine", _models),
+    "/lora": Command(
+        "PATH[:SCALE]",
+        "add a LoRA adapter or change its scale; off removes all",
+        _lora,
+        None,
+    ),
     "/save": Command("FILE", "write the chat to a file, as JSON", save_chat, None),
     "/load": Command("FILE", "replace this chat with a saved one", load_chat, None),
     "/read": Command(

@@ -83,7 +83,13 @@ def explore_last(session: Session, argument: str) -> None:
     trace.stop()
     try:
         run = run_traced(
-            model, ids, len(answer.ids), sampling, store, forced_ids=answer.ids
+            model,
+            ids,
+            len(answer.ids),
+            sampling,
+            store,
+            forced_ids=answer.ids,
+            adapters=session.active_adapters,
         )
     finally:
         if was_on:

@@ -26,6 +26,7 @@ _SAME = {
     "--chat-template": "--chat-template-file",
     "--rope-scaling-factor": "--rope-scale",
     "--draft-model": "-md --model-draft",
+    "--lora": "--lora-scaled --adapter-path --adapter",
     "--json-schema": "-j -jf --json-schema-file",
     "--grammar": "--grammar-file",
     "--slots": "-np --parallel",
@@ -84,9 +85,7 @@ _REFUSED = {
     "--kl-divergence MODEL runs the reference model": "--kl-divergence-base=",
     "chunks do not overlap": "--ppl-stride=",
     "--overflow drop drops the oldest turns of a full chat": "--context-shift",
-    "adapters are not supported": (
-        "--lora= --lora-scaled= --control-vector= --adapter-path= --adapter="
-    ),
+    "control vectors are not supported": "--control-vector=",
 }
 OTHER_NAMES = {theirs: ours for ours, names in _SAME.items() for theirs in names.split()}
 _LONGEST_MESSAGE = 400

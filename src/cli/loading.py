@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.names import is_matrix
 from ..choices import ACTIVATIONS, QUANTIZED_TYPES
@@ -26,12 +26,16 @@ from .answer import one_interrupt
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console, UsageError
 
+if TYPE_CHECKING:
+    from ..model import LoadedAdapter
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankedOptions(Options):
-    """Options of rank 0, for which `load_on_ranks` loads the model on every rank."""
+    """Options of rank 0, whose functions load a model or adapter on every rank."""
 
     load_on_ranks: Callable[[Source, int | None, Console], tuple[Model, int]]
+    load_adapter_on_ranks: Callable[[Model, Path], "LoadedAdapter"]
 
 
 def find_named_source(options: Options, console: Console) -> Source:
@@ -72,6 +76,27 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
     if isinstance(options, RankedOptions):
         return options.load_on_ranks(source, requested, console)
     return _load(options, console, source, requested)
+
+
+def open_adapter(options: Options, model: Model, path: Path) -> "LoadedAdapter":
+    """Load a LoRA adapter for a model, on every rank if there are several."""
+    if isinstance(options, RankedOptions):
+        return options.load_adapter_on_ranks(model, path)
+    from ..model import load_adapter  # only needed for adapters
+
+    return load_adapter(model, path)
+
+
+def open_adapters(
+    options: Options, model: Model, console: Console
+) -> "tuple[tuple[LoadedAdapter, float], ...]":
+    """Load the adapters of `--lora`, each with its scale."""
+    adapters = []
+    for path, scale in options.lora:
+        adapter = open_adapter(options, model, path)
+        adapters.append((adapter, scale))
+        console.note(f"adapter {adapter.description}, scale {scale:g}")
+    return tuple(adapters)
 
 
 def open_second_model(
@@ -148,20 +173,24 @@ def _quantizing_progress(console: Console) -> Callable[[int, int], None] | None:
 
 
 def save_model(options: Options, console: Console) -> None:
-    """Save the model, quantized if requested; SIGTERM interrupts it like Ctrl-C."""
+    """Save the model, quantized or merged with adapters if requested.
+
+    SIGTERM interrupts it like Ctrl-C.
+    """
     path = options.model
     kind = options.quantize
     load_options: dict[str, Any] = {
         "rope_scaling_factor": options.rope_scaling_factor,
         "dequantize": options.dequantize,
+        "adapters": options.lora,
         "progress": _quantizing_progress(console),
     }
-    target = options.save_gguf or options.save_quantized
+    target = options.save_gguf or options.save_quantized or options.merge_lora
     assert target is not None
     download_if_missing(options, console)
     try:
         with one_interrupt(signal.SIGTERM):
-            if options.save_gguf is not None:
+            if options.save_gguf is not None or target.suffix.lower() == ".gguf":
                 from ..model.saving_gguf import save_gguf
 
                 source = find_source(path)

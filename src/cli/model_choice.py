@@ -46,6 +46,7 @@ def change_model(session: Session, argument: str) -> str | None:
         dequantize=False,
         quantize=None,
         draft_model=None,
+        lora=(),
     )
     other = open_session(
         replace(changed, debug_log=None, trace_json=None), session.console

@@ -33,6 +33,7 @@ from .console import Console, UsageError
 from .loading import (
     loading_line,
     model_parts,
+    open_adapters,
     open_model_to_run,
     open_second_model,
     required_tokenizer,
@@ -70,6 +71,7 @@ def open_session(options: Options, console: Console) -> Session:
     settings = Settings.from_options(options, defaults.settings)
     console.note(loading_line(engine, defaults))
     console.detail("; ".join(model_parts(engine, chat_format)))
+    adapters = open_adapters(options, model, console)
     new_mask = None
     if grammar is not None:
         from ..inference.grammars import Grammars
@@ -78,7 +80,16 @@ def open_session(options: Options, console: Console) -> Session:
         grammars = Grammars(tokenizer, model.stop_ids.union(of_format))
         grammars.start()
         new_mask = partial(grammars.mask, grammar)
-    return Session(options, engine, tokenizer, console, settings, chat_format, new_mask)
+    return Session(
+        options=options,
+        engine=engine,
+        tokenizer=tokenizer,
+        console=console,
+        settings=settings,
+        found_format=chat_format,
+        new_mask=new_mask,
+        adapters=adapters,
+    )
 
 
 def _read_grammar(options: Options) -> "Grammar | None":
@@ -100,17 +111,17 @@ def _read_grammar(options: Options) -> "Grammar | None":
 
 
 @contextmanager
-def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
-    """Restore the engine's cache from a file, and save it on exit."""
+def prompt_cached(session: Session, path: Path) -> Iterator[None]:
+    """Restore the cache of the session's engine from a file, and save it on exit."""
     from ..inference import load_prompt_cache, save_prompt_cache
 
     check_writable(path, UsageError)
     if os.path.lexists(path):
-        load_prompt_cache(engine, path)
+        load_prompt_cache(session.engine, path, session.active_adapters)
     try:
         yield
     finally:
-        save_prompt_cache(engine, path)
+        save_prompt_cache(session.engine, path)
 
 
 def sampling_defaults_of(options: Options, model: Model) -> SamplingDefaults:

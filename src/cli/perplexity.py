@@ -22,7 +22,12 @@ from ..tokenizer import Tokenizer
 from ..untrusted import label_of
 from .arguments import Options
 from .console import Console, UsageError
-from .loading import open_model_to_run, open_second_model, required_tokenizer
+from .loading import (
+    open_adapters,
+    open_model_to_run,
+    open_second_model,
+    required_tokenizer,
+)
 from .saved_chat import read_text
 
 _MOST_BYTES = 1 << 26  # maximum size of the text; a larger one would take days
@@ -35,6 +40,7 @@ def report_perplexity(options: Options, console: Console) -> None:
     # As in llama-perplexity, the last newline is not part of the text.
     text = read_text(path, _MOST_BYTES).removesuffix("\n")
     model, positions = open_model_to_run(options, console)
+    adapters = open_adapters(options, model, console)
     tokenizer = required_tokenizer(model)
     length = (
         positions if options.context_length is not None else min(DEFAULT_CHUNK, positions)
@@ -54,7 +60,7 @@ def report_perplexity(options: Options, console: Console) -> None:
     scores: list[ChunkScore] = []
     transformer = None if reference is None else reference.transformer
     try:
-        for score in score_chunks(model.transformer, chunks, transformer):
+        for score in score_chunks(model.transformer, chunks, transformer, adapters):
             scores.append(score)
             if progress is not None:
                 progress(len(scores) * length, total)

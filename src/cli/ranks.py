@@ -18,9 +18,19 @@ from typing import Any, NoReturn, TypeVar
 
 from .. import __version__, ml
 from ..checkpoint import CheckpointError
+from ..checkpoint.adapters import adapter_files
 from ..checkpoint.mapped_file import file_fingerprint
 from ..installation import install_hint
-from ..model import CacheMemory, Model, Source, find_source, forecast_memory, load_model
+from ..model import (
+    CacheMemory,
+    LoadedAdapter,
+    Model,
+    Source,
+    find_source,
+    forecast_memory,
+    load_adapter,
+    load_model,
+)
 from ..model.ranks import Ranks, own_forecast
 from ..untrusted import escape_line
 from . import SECONDS_FOR_RANK_0, mpi_place, mpirun_is_at_terminal
@@ -67,7 +77,12 @@ def run_rank(
     code = 130
     try:
         code = talk(
-            RankedOptions(**vars(world.options), load_on_ranks=world.load), console
+            RankedOptions(
+                **vars(world.options),
+                load_on_ranks=world.load,
+                load_adapter_on_ranks=world.load_adapter,
+            ),
+            console,
         )
     finally:
         world.end(code)
@@ -135,6 +150,31 @@ class World:
                 self._fail(error)
             raise
 
+    def load_adapter(self, model: Model, path: Path) -> LoadedAdapter:
+        """Load an adapter on all ranks; an error on any rank is raised on every rank.
+
+        Rank 0 calls this, and the other ranks follow.
+        """
+        if self.ranks.rank == 0:
+            self.ranks.command("adapter", path)
+        network: Any = model.transformer
+        before = len(network.adapters)
+        try:
+            fingerprints = self._together(
+                lambda: [file_fingerprint(each) for each in adapter_files(path)]
+            )
+            self._compare(
+                "adapter files",
+                self.ranks.comm.allgather(str(fingerprints)),
+                CheckpointError,
+            )
+            return self._together(lambda: load_adapter(model, path))
+        except BaseException as error:
+            del network.adapters[before:]
+            if error is not self._shared_error:
+                self._fail(error)
+            raise
+
     def _load(
         self, source: Source | None, positions: int | None, console: Console | None
     ) -> tuple[Model, int]:
@@ -193,17 +233,20 @@ class World:
     def follow(self) -> int:
         """Run rank 0's commands until it ends; return its exit code."""
         memories: dict[int, CacheMemory] = {}
-        transformer: Any = None
+        model: Any = None
         while True:
             try:
                 word, *rest = self.ranks.next_command()
                 if word == "forward":
-                    transformer.follow(memories, *rest)
+                    model.transformer.follow(memories, *rest)
                 elif word == "load":
                     with contextlib.suppress(
                         Exception
                     ):  # rank 0 reports the shared error and ends
-                        transformer = self.load(None, rest[0], None)[0].transformer
+                        model = self.load(None, rest[0], None)[0]
+                elif word == "adapter":
+                    with contextlib.suppress(Exception):  # rank 0 reports it
+                        self.load_adapter(model, rest[0])
                 else:
                     self.end()
                     return int(rest[0])

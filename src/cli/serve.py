@@ -12,7 +12,12 @@ from ..untrusted import check_writable, label_of, read_whole
 from .answer import counted
 from .arguments import DEFAULT_SLOTS, Options
 from .console import Console, UsageError
-from .loading import RankedOptions, load_arguments, open_model_to_run
+from .loading import (
+    RankedOptions,
+    load_arguments,
+    open_adapters,
+    open_model_to_run,
+)
 from .new_session import chat_format_of, sampling_defaults_of, template_named
 
 _LONGEST_KEY_FILE = 64 << 10
@@ -53,6 +58,10 @@ def serve_model(options: Options, console: Console) -> None:
                 raise
             chat_format = None
             console.warn(f"completions only, without chats: {error}")
+        adapters = open_adapters(options, model, console)
+        names = [adapter.name for adapter, _ in adapters]
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise UsageError(f"--lora: expected different names, got {repeated[0]} twice")
         slots = options.slots or DEFAULT_SLOTS
         cache = options.prompt_cache
         engine = BatchEngine(model, sequence_length=positions, max_requests=slots)
@@ -70,7 +79,11 @@ def serve_model(options: Options, console: Console) -> None:
         # need the memory of several ranks.
         inside = None if isinstance(options, RankedOptions) else loading
         served = server.ServedModel(
-            name=name, chat_format=chat_format, loading=inside, sampling=defaults.settings
+            name=name,
+            chat_format=chat_format,
+            loading=inside,
+            sampling=defaults.settings,
+            adapters=adapters,
         )
         access = server.Access(
             api_keys=keys, is_local=is_local, shares_prefixes=options.share_prefixes

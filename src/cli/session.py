@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ..inference import (
     ChatTemplate,
@@ -36,6 +37,11 @@ from .answer import (
 from .arguments import Options
 from .console import Console, UsageError
 from .tracing import TraceSwitch
+
+if TYPE_CHECKING:
+    from ..model import LoadedAdapter
+
+    ChatAdapters = tuple[tuple[LoadedAdapter, float], ...]
 
 # Stop reasons after which an answer can be resumed.
 RESUMABLE = (INTERRUPTED, "max tokens", "context full")
@@ -82,6 +88,8 @@ class Session:
     found_format: ChatTemplate | None  # None for the model's own template
     # If a grammar constrains the answers, returns a new mask for each answer.
     new_mask: Callable[[Sequence[int]], TokenMask] | None
+    # The adapters that are loaded. An adapter with a scale of 0 has no effect.
+    adapters: "ChatAdapters" = ()
 
     def __post_init__(self) -> None:
         self.system = self.options.system
@@ -249,6 +257,11 @@ class Session:
         return f"{attached}{gap}{question}"
 
     @property
+    def active_adapters(self) -> "ChatAdapters":
+        """The adapters that change the next answer."""
+        return tuple(pair for pair in self.adapters if pair[1])
+
+    @property
     def chat_format(self) -> ChatTemplate:
         """The chat template in use. Raises ChatFormatError if the model has none."""
         return self.found_format or self.engine.chat_format
@@ -358,9 +371,14 @@ class Session:
         """Return an answer as a JSON object on one line of ASCII."""
         statistics = asdict(stats).items()
         top = self.options.logprobs
+        lora = [
+            {"name": adapter.name, "scale": scale}
+            for adapter, scale in self.active_adapters
+        ]
         record = {
             **({} if line is None else {"line": line}),
             "model": replace_surrogates(str(self.engine.model.source_directory)),
+            **({"lora": lora} if lora else {}),
             "text": answer.parts[1],
             **({"thoughts": answer.parts[0]} if answer.parts[0] else {}),
             "token_ids": answer.ids,
@@ -397,6 +415,7 @@ class Session:
             candidates=max(self.candidates, 0 if logprobs is None else logprobs or 1),
             answer_ids=answer_ids,
             mask=mask,
+            adapters=self.adapters,
         )
         mark_prompt(prompt, prompt_ids)
         progress = self.console.timed_progress("reading the prompt", "tokens")

@@ -12,6 +12,7 @@ from ..inference import (
     encode_chat,
     end_ids,
 )
+from ..ml import ScaledAdapters
 from ..model import Model
 from ..trace.tracer import Tracer
 from ..untrusted import shown
@@ -102,6 +103,7 @@ def run_traced(
     store: Store,
     end_ids: frozenset[int] = frozenset(),
     forced_ids: Sequence[int] = (),
+    adapters: ScaledAdapters = (),
 ) -> dict[str, Any]:
     """Run a prompt in a new context with a trace on, and return its document section.
 
@@ -113,6 +115,7 @@ def run_traced(
         store: The store for the arrays.
         end_ids: Ids that end the answer, in addition to the model's own.
         forced_ids: The tokens of the answer, if they are given instead of sampled.
+        adapters: LoRA adapters of the model, with their factors.
     """
     length = min(len(ids) + max_new_tokens, model.args.max_context_length)
     engine = InferenceEngine(model, max(length, 1))
@@ -127,7 +130,12 @@ def run_traced(
     try:
         trace.mark(1, details={"ids": list(ids)})
         for _ in engine.generate(
-            ids, max_new_tokens, sampling, end_ids=end_ids, forced_ids=forced_ids
+            ids,
+            max_new_tokens,
+            sampling,
+            end_ids=end_ids,
+            forced_ids=forced_ids,
+            adapters=adapters,
         ):
             pass
     finally:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..checkpoint import CheckpointError
+from ..ml import ScaledAdapters
 from ..model import Model, token_list, token_tensor
 from ..tokenizer import StreamDecoder, Tokenizer
 from ..trace import clock, is_on, mark
@@ -222,6 +223,7 @@ class Answer:
         ids: The prompt tokens, including the earlier tokens of an answer that is being
             continued.
         limit: The maximum number of tokens to draw.
+        adapters: The adapters with their factors, without factors of 0.
         sampler: The sampler that draws the tokens.
         stats: The token counts and timings so far.
         newest: The most recently drawn token.
@@ -245,6 +247,7 @@ class Answer:
         self._deadline = time.monotonic() + seconds
         model.checkpoint.check_unchanged()
         self.request = request
+        self.adapters = _checked_adapters(model, request.adapters)
         self._model = model
         self._slow_mask = request.mask if isinstance(request.mask, SlowMask) else None
         self._text = AnswerText(model, request.stop, request.end_ids, request.new_text)
@@ -430,6 +433,23 @@ def _checked_prompt(model: Model, sequence_length: int, request: Request) -> lis
     tokens = token_tensor(ids, model.args.vocab_size)
     mark(2, position=0, T=len(ids), outputs={"tokens": tokens})
     return ids
+
+
+def _checked_adapters(model: Model, adapters: object) -> ScaledAdapters:
+    """Return the adapters of a request, without those whose factor is 0."""
+    checked: list[tuple[Any, float]] = []
+    for pair in _as_tuple("adapters", adapters):
+        is_pair = isinstance(pair, tuple) and len(pair) == 2
+        adapter, factor = pair if is_pair else (None, 1.0)
+        if getattr(adapter, "args", None) != model.args:
+            rule = "adapters must be pairs of an adapter for this model and a factor"
+            raise PromptError(f"[generate] {rule}: got {ascii(pair)[:200]}")
+        if not isinstance(factor, int | float) or not math.isfinite(factor):
+            rule = "the factor of an adapter must be a finite number"
+            raise PromptError(f"[generate] {rule}: got {ascii(factor)[:80]}")
+        if factor:
+            checked.append((adapter, float(factor)))
+    return tuple(checked)
 
 
 def _checked_forced(model: Model, forced_ids: Sequence[int]) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Annotated, Self
 
 from .. import memory
 from ..checkpoint import CheckpointError
+from ..ml import ScaledAdapters
 from ..ml.errors import declared_lack_of_memory
 from ..model import Model, NotEnoughMemoryError, kv_cache_bytes
 from ..trace import is_on
@@ -228,6 +229,7 @@ class BatchEngine:
         deliver: Deliver | None = None,
         client: Hashable = None,
         prefix_group: Hashable = None,
+        adapters: ScaledAdapters = (),
     ) -> SubmittedAnswer:
         """Submit a prompt without waiting for its answer. Any thread may call this.
 
@@ -242,7 +244,8 @@ class BatchEngine:
 
         Args:
             prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates,
-                mask, time_limit, prompt_candidates, client, prefix_group: See `Request`.
+                mask, time_limit, prompt_candidates, client, prefix_group, adapters: See
+                `Request`.
             deliver: A function that is called with each step, or with the error that ends
                 the answer. It must not block. The engine thread calls it, or a thread
                 that ends this answer by calling `submit` while the queue is full. If it
@@ -273,6 +276,7 @@ class BatchEngine:
             prompt_candidates=prompt_candidates,
             client=client,
             prefix_group=prefix_group,
+            adapters=adapters,
         )
         return self.answer(request, deliver)
 

@@ -47,6 +47,8 @@ class PooledSequence(InferenceContext):
         pool: The pool. The reference is weak, because the pool refers to the sequence. So
             there is no reference cycle, and an engine's memory is freed immediately.
         group: The group whose sequences may reuse the blocks.
+        adapters: The adapters that change the passes of the sequence, and thus its keys
+            and values.
         most: The maximum number of blocks that the sequence may use.
         blocks: The blocks, in order of their positions in the sequence.
         ids: The cached tokens. A token is added only after its keys and values have been
@@ -62,11 +64,13 @@ class PooledSequence(InferenceContext):
         ids: Sequence[int],
         group: Hashable,
         most: int,
+        adapters: ml.ScaledAdapters = (),
     ) -> None:
         memory = pool.memory
         super().__init__(memory.args, memory.sequence_length, pool.attention, memory)
         self.pool: BlockPool = weakref.proxy(pool)
         self.group = group
+        self.adapters = adapters
         self.most = most
         self.blocks = blocks
         self.ids = list(ids)
@@ -162,15 +166,20 @@ class BlockPool:
         positions: int,
         share: bool = True,
         group: Hashable = None,
+        adapters: ml.ScaledAdapters = (),
     ) -> PooledSequence | None:
         """Start a sequence, reusing the cached blocks of its prefix if `share` is true.
 
-        The last token is never reused, because its logits are needed. Blocks for all
+        Sequences with adapters reuse only blocks of sequences with the same adapters. The
+        last token is never reused, because its logits are needed. Blocks for all
         `positions` are reserved. Return None if too few blocks are available.
         """
+        if adapters:
+            group = (group, adapters)
         shared, source, common = self._match(ids[:-1], group) if share else ([], None, 0)
         cached = ids[: SIZE * len(shared)]
-        sequence = PooledSequence(self, shared, cached, group, -(-positions // SIZE))
+        most = -(-positions // SIZE)
+        sequence = PooledSequence(self, shared, cached, group, most, adapters)
         promised = sum(
             each.most - len(each.blocks) for each in [*self.sequences, sequence]
         )
@@ -244,6 +253,11 @@ class BlockPool:
         del self.held[block], self.unused[block]
         self._free.append(block.place)
 
+    @property
+    def saved_adapters(self) -> ml.ScaledAdapters:
+        """The adapters of the blocks that `blocks_to_save` returns."""
+        return ()
+
     def blocks_to_save(self) -> list[tuple[int, Block]]:
         """Return the blocks that belong to no group (`group=None`), parents first.
 
@@ -282,6 +296,14 @@ class BlockPool:
         """
         for part in parts:
             part.sequence.reserve(len(part.ids))
+        adapters = [
+            (len(part.ids), part.wanted, part.sequence.adapters) for part in parts
+        ]
+        with ml.adapted_rows(adapters):
+            return self._run(parts)
+
+    def _run(self, parts: Sequence[Part]) -> list[Logits]:
+        """Run tokens whose blocks are reserved."""
         first = parts[0]
         forward = self.model.transformer.forward
         if len(parts) == 1 and first.sequence.is_in_order:
@@ -342,20 +364,32 @@ class LonePool(BlockPool):
         positions: int,  # noqa: ARG002 - all blocks belong to the sequence
         share: bool = True,
         group: Hashable = None,  # noqa: ARG002 - there is no other client
+        adapters: ml.ScaledAdapters = (),
     ) -> PooledSequence:
-        """Replace the current sequence with a new one, and keep the common prefix."""
-        self.attention = self.sequence.attention  # callers may have changed it
-        before = self._set_sequence(self.sequence.ids)
-        shared, _, common = self._match(ids[:-1], None) if share else ([], None, 0)
-        return self._set_sequence(before.ids[: SIZE * len(shared) + common])
+        """Replace the current sequence with a new one, and keep the common prefix.
 
-    def clear(self) -> None:
-        """Remove all tokens from the sequence."""
-        self._set_sequence([])
+        A sequence with other adapters has other keys and values, so nothing is kept.
+        """
+        self.attention = self.sequence.attention  # callers may have changed it
+        if adapters != self.sequence.adapters:
+            return self._set_sequence([], adapters)
+        before = self._set_sequence(self.sequence.ids, adapters)
+        shared, _, common = self._match(ids[:-1], None) if share else ([], None, 0)
+        kept = before.ids[: SIZE * len(shared) + common]
+        return self._set_sequence(kept, adapters)
+
+    def clear(self, adapters: ml.ScaledAdapters = ()) -> None:
+        """Remove all tokens from the sequence, whose next tokens have these adapters."""
+        self._set_sequence([], adapters)
+
+    @property
+    def saved_adapters(self) -> ml.ScaledAdapters:
+        """The adapters of the sequence."""
+        return self.sequence.adapters
 
     def blocks_to_save(self) -> list[tuple[int, Block]]:
         """Return the sequence's blocks, each with its parent's index or -1."""
-        self._set_sequence(self.sequence.ids)
+        self._set_sequence(self.sequence.ids, self.sequence.adapters)
         return super().blocks_to_save()
 
     def can_adopt(self, block: Block) -> bool:
@@ -367,9 +401,12 @@ class LonePool(BlockPool):
 
     def adopt(self, block: Block) -> None:
         """Append a saved block to the sequence."""
-        self._set_sequence([*self.sequence.ids, *block.ids])
+        ids = [*self.sequence.ids, *block.ids]
+        self._set_sequence(ids, self.sequence.adapters)
 
-    def _set_sequence(self, ids: Sequence[int]) -> PooledSequence:
+    def _set_sequence(
+        self, ids: Sequence[int], adapters: ml.ScaledAdapters = ()
+    ) -> PooledSequence:
         """Set and return a new sequence, with its blocks at the places 0, 1, ..."""
         blocks = list[Block]()
         for at in range(0, len(ids), SIZE):
@@ -377,5 +414,5 @@ class LonePool(BlockPool):
             blocks.append(Block(len(blocks), parent, None, list(ids[at : at + SIZE]), 1))
         self.held = dict.fromkeys(blocks)
         self._free = list(range(len(blocks), self.blocks))[::-1]
-        self.sequence = PooledSequence(self, blocks, ids, None, self.blocks)
+        self.sequence = PooledSequence(self, blocks, ids, None, self.blocks, adapters)
         return self.sequence

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..ml import ScaledAdapters
 from ..ml.errors import declared_lack_of_memory
 from ..model import PREFILL_CHUNK, Model, NotEnoughMemoryError
 from ..tokenizer import Tokenizer
@@ -229,6 +230,7 @@ class InferenceEngine:
         answer_ids: Sequence[int] = (),
         think: bool = True,
         mask: TokenMask | None = None,
+        adapters: ScaledAdapters = (),
     ) -> Iterator[Step]:
         """Answer the last message of a conversation.
 
@@ -263,6 +265,7 @@ class InferenceEngine:
             candidates=candidates,
             answer_ids=answer_ids,
             mask=mask,
+            adapters=adapters,
         )
         return self.answer(request, progress)
 
@@ -279,6 +282,7 @@ class InferenceEngine:
         answer_ids: Sequence[int] = (),
         forced_ids: Sequence[int] = (),
         mask: TokenMask | None = None,
+        adapters: ScaledAdapters = (),
     ) -> Iterator[Step]:
         """Generate a continuation of a token sequence.
 
@@ -286,7 +290,7 @@ class InferenceEngine:
 
         Args:
             prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates,
-                answer_ids, forced_ids, mask: See `Request`.
+                answer_ids, forced_ids, mask, adapters: See `Request`.
             progress: A function that is called while the prompt is run, or None.
 
         Yields:
@@ -318,6 +322,7 @@ class InferenceEngine:
             answer_ids=answer_ids,
             forced_ids=forced_ids,
             mask=mask,
+            adapters=adapters,
         )
         return self.answer(request, progress)
 

@@ -87,6 +87,7 @@ class Passes:
             positions=len(answer.ids) + answer.limit - 1,  # the last token is not run
             share=not explains,
             group=request.prefix_group,
+            adapters=answer.adapters,
         )
         if sequence is None:
             return None

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..ml import ScaledAdapters, adapted_rows
 from ..model import InferenceContext, LlamaTransformer
 from ..tokenizer import Tokenizer
 from .errors import NumericError, PromptError
@@ -116,6 +117,7 @@ def score_chunks(
     transformer: LlamaTransformer,
     chunks: Sequence[Sequence[int]],
     reference: LlamaTransformer | None = None,
+    adapters: ScaledAdapters = (),
 ) -> Iterator[ChunkScore]:
     """Run chunks of equal length, and score the tokens in the second half of each chunk.
 
@@ -123,6 +125,7 @@ def score_chunks(
         transformer: The model to score.
         chunks: The token ids of each chunk, as returned by `text_chunks`.
         reference: A model with the same vocabulary to compare with, or None.
+        adapters: LoRA adapters of the model to score, with their factors.
 
     Yields:
         The score for each chunk.
@@ -133,7 +136,7 @@ def score_chunks(
         NotEnoughMemoryError: If the caches do not fit into memory.
     """
     length = len(chunks[0])
-    model = _Runner(transformer, length)
+    model = _Runner(transformer, length, adapters)
     other = None if reference is None else _Runner(reference, length)
     for chunk in chunks:
         targets = np.asarray(chunk[length // 2 + 1 :], np.int64)
@@ -171,7 +174,13 @@ def perplexity_of(losses: Floats) -> Estimate:
 class _Runner:
     """A model with a cache, which runs chunks and measures the duration of each."""
 
-    def __init__(self, transformer: LlamaTransformer, length: int) -> None:
+    def __init__(
+        self,
+        transformer: LlamaTransformer,
+        length: int,
+        adapters: ScaledAdapters = (),
+    ) -> None:
+        self._adapters = adapters
         self._transformer = transformer
         self._context = InferenceContext(transformer.args, length)
         self.seconds = 0.0
@@ -202,9 +211,11 @@ class _Runner:
         """
         start = time.perf_counter()
         is_second_half = position > 0
-        logits = self._transformer.forward(
-            self._context, ids, position, all_positions=is_second_half
-        )
+        wanted = len(ids) if is_second_half else 1
+        with adapted_rows([(len(ids), wanted, self._adapters)]):
+            logits = self._transformer.forward(
+                self._context, ids, position, all_positions=is_second_half
+            )
         self.seconds += time.perf_counter() - start
         values: Logits = logits.numpy()
         return values

@@ -2,8 +2,8 @@
 
 A prompt cache is a safetensors file. Its metadata contains everything on which the bits
 of the keys and values depend, except the tokens: the program version, the instruction
-set, the activations of products, and a digest of the model. The file contains these
-tensors:
+set, the activations of products, a digest of the model, and a digest of the adapters. The
+file contains these tensors:
 
 - `blocks` [blocks, 2]: for each block, the index of its parent or -1, and its length.
 - `ids` [positions]: the token ids of all blocks.
@@ -45,23 +45,29 @@ ReadBlock = tuple[int, list[int], ml.Tensor]
 Caches = Sequence[ml.KeyValueCache]
 
 
-def compatibility_header(model: Model) -> dict[str, str]:
+def compatibility_header(
+    model: Model, adapters: ml.ScaledAdapters = ()
+) -> dict[str, str]:
     """Return the compatibility header.
 
-    It contains the version, the instruction set, the activations and the model digest.
-    Raise PromptCacheError if a weight file cannot be read.
+    It contains the version, the instruction set, the activations, the model digest, and a
+    digest of the adapters and their factors. Raise PromptCacheError if a weight file
+    cannot be read.
     """
     dtypes = sorted((name, str(weight.dtype)) for name, weight in model.tensors.items())
     digest = hashlib.sha256(repr((model.args, dtypes)).encode())
     for path in sorted(model.checkpoint.files):
         fingerprint = file_fingerprint(path, PromptCacheError), path.stat().st_mtime_ns
         digest.update(repr(fingerprint).encode())
+    changes = [(adapter.digest(), factor) for adapter, factor in adapters]
+    changed = hashlib.sha256(repr(changes).encode())
     isa = str(ml.build_info()["isa"])
     return {
         "version": __version__,
         "isa": isa,
         "activations": str(model.activations),
         "model": digest.hexdigest(),
+        "adapters": "none" if not adapters else changed.hexdigest(),
     }
 
 
@@ -96,7 +102,11 @@ def _digest(
 
 
 def save_blocks(
-    path: Path, model: Model, caches: Caches, blocks: Sequence[SavedBlock]
+    path: Path,
+    model: Model,
+    caches: Caches,
+    blocks: Sequence[SavedBlock],
+    adapters: ml.ScaledAdapters = (),
 ) -> None:
     """Write blocks to a file that only its owner can read, with parents before children.
 
@@ -106,7 +116,7 @@ def save_blocks(
     blocks = blocks[:_MOST_BLOCKS]
     numbers = [(parent, len(ids)) for parent, ids, _ in blocks]
     ids = [token for _, tokens, _ in blocks for token in tokens]
-    metadata = compatibility_header(model)
+    metadata = compatibility_header(model, adapters)
     head, _ = safetensors_head(_layout(model, len(blocks), len(ids)), metadata)
 
     def parts() -> Iterator[bytes | memoryview]:
@@ -132,25 +142,29 @@ def write_rows(caches: Caches, first: int, rows: ml.Tensor) -> None:
         ml.write_cache(cache, first, rows[:, layer, 0], rows[:, layer, 1])
 
 
-def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
+def read_blocks(
+    path: Path, model: Model, adapters: ml.ScaledAdapters = ()
+) -> Iterator[ReadBlock]:
     """Yield the blocks of a file written by `save_blocks`, with parents before children.
 
     Raise PromptCacheError if the file is missing or damaged, or if it was written for
-    another model, version, instruction set or activations.
+    another model, version, instruction set, activations or adapters.
     """
     try:
         source = SafetensorsFile(path)
         with contextlib.closing(source.file):
-            yield from _checked_blocks(source, model)
+            yield from _checked_blocks(source, model, adapters)
     except CheckpointError as error:
         raise PromptCacheError(str(error)) from None
 
 
-def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock]:
+def _checked_blocks(
+    source: SafetensorsFile, model: Model, adapters: ml.ScaledAdapters
+) -> Iterator[ReadBlock]:
     label = source.file.label
     entries = source.entries
     V = model.args.vocab_size
-    metadata = compatibility_header(model)
+    metadata = compatibility_header(model, adapters)
     for key, value in metadata.items():
         if (actual := source.metadata.get(key, "")) != value:
             raise mismatch(label, key, value, shown(actual))
@@ -194,7 +208,7 @@ def save_pool(pool: BlockPool, path: Path) -> None:
         (parent, block.ids, block.place * BLOCK)
         for parent, block in pool.blocks_to_save()
     ]
-    save_blocks(path, pool.model, pool.memory.caches, blocks)
+    save_blocks(path, pool.model, pool.memory.caches, blocks, pool.saved_adapters)
 
 
 def load_pool(pool: BlockPool, path: Path) -> int:
@@ -208,7 +222,8 @@ def load_pool(pool: BlockPool, path: Path) -> int:
     """
     tokens = 0
     adopted: dict[int, Block | None] = {-1: None}
-    for number, (parent, ids, rows) in enumerate(read_blocks(path, pool.model)):
+    saved = read_blocks(path, pool.model, pool.saved_adapters)
+    for number, (parent, ids, rows) in enumerate(saved):
         place = pool.free_place()
         if parent not in adopted or place is None:
             continue
@@ -233,8 +248,10 @@ def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
         save_pool(pool, path)
 
 
-def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
-    """Load a prompt cache into an engine.
+def load_prompt_cache(
+    engine: InferenceEngine, path: Path, adapters: ml.ScaledAdapters = ()
+) -> int:
+    """Load a prompt cache into an engine, for requests with the given adapters.
 
     If the file contains several sequences, only the first one is loaded.
 
@@ -246,7 +263,7 @@ def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
         InferenceError: If another thread is using the engine.
     """
     with engine.idle_pool() as pool:
-        pool.clear()
+        pool.clear(adapters)
         try:
             return load_pool(pool, path)
         except BaseException:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from ..ml import ScaledAdapters
 from .sampling import SamplingArgs
 
 
@@ -65,6 +66,10 @@ class Request:
         client: The owner of the request, for fair scheduling between clients.
         prefix_group: A group of requests that share cached prefixes with each other, but
             not with other groups. Only prefixes of the default group, None, are saved.
+        adapters: LoRA adapters of the model that `load_adapter` has returned, with a
+            factor for each, in the order in which their changes are added. A factor of 0
+            has no effect. Requests share cached prefixes only if their adapters and
+            factors are equal.
     """
 
     prompt_ids: Sequence[int]
@@ -81,3 +86,4 @@ class Request:
     prompt_candidates: int = 0
     client: Hashable = None
     prefix_group: Hashable = None
+    adapters: ScaledAdapters = ()

@@ -7,6 +7,7 @@ package.
 import typing
 
 from . import dtype, ops
+from .adapted import Adapter, LowRankPair, ScaledAdapters, adapted_rows
 from .dtype import *  # noqa: F403 (its `__all__` lists them)
 from .dtype import bool_ as bool  # noqa: A004 (the field's word)
 from .errors import (
@@ -35,14 +36,17 @@ from .tensor import Tensor
 
 __all__ = [
     "BLOCK_POSITIONS",
+    "Adapter",
     "DTypeError",
     "IndexOutOfRangeError",
     "KeyValueCache",
     "LlamaBoltsError",
+    "LowRankPair",
     "NestedScales",
     "OpCall",
     "Positions",
     "QuantizedTensor",
+    "ScaledAdapters",
     "ShapeError",
     "Spans",
     "Tensor",
@@ -50,6 +54,7 @@ __all__ = [
     "TensorMemoryError",
     "TensorTypeError",
     "Weight",
+    "adapted_rows",
     "bool",
     "build_info",
     "dynamic_map",

@@ -1,5 +1,8 @@
 """The Llama model: configuration, network, KV cache and loading."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .args import (
     LinearRopeScaling,
     ModelArgs,
@@ -27,6 +30,9 @@ from .loader import Model, forecast_memory, load_model
 from .quantization import QUANTIZATIONS, QuantizationProgress
 from .sources import Source, find_source
 
+if TYPE_CHECKING:
+    from .adapters import LoadedAdapter, load_adapter
+
 __all__ = [
     "PREFILL_CHUNK",
     "QUANTIZATIONS",
@@ -35,6 +41,7 @@ __all__ = [
     "InferenceContext",
     "LinearRopeScaling",
     "LlamaTransformer",
+    "LoadedAdapter",
     "MemoryForecast",
     "Model",
     "ModelArgs",
@@ -51,7 +58,16 @@ __all__ = [
     "find_source",
     "forecast_memory",
     "kv_cache_bytes",
+    "load_adapter",
     "load_model",
     "token_list",
     "token_tensor",
 ]
+_ON_DEMAND = dict.fromkeys(("LoadedAdapter", "load_adapter"), "adapters")
+
+
+def __getattr__(name: str) -> object:
+    """Import a module lazily, when one of its names is first accessed."""
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_ON_DEMAND[name]}", __name__), name)

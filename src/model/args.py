@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import ml
-from ..checkpoint.names import LAYER_ROWS, TensorRow, is_harmless, is_matrix, rows_of
+from ..checkpoint.names import (
+    EMBEDDINGS,
+    LAYER_ROWS,
+    TensorRow,
+    is_harmless,
+    is_matrix,
+    rows_of,
+)
 from ..checkpoint.params import LARGEST_SIZE
 from .errors import mismatch
 
@@ -25,8 +32,6 @@ _LARGEST_ROPE_FACTOR = 1e6
 _VECTOR_DTYPES = (ml.bfloat16, ml.float16, ml.float32)
 # The letters of sizes in `checkpoint/names.py` that differ from those in the legend.
 _LEGEND_LETTERS = {"Hh": "H*h", "Kh": "K*h"}
-EMBEDDINGS = "tok_embeddings.weight"
-OUTPUT = "output.weight"
 
 
 @dataclass(frozen=True)
@@ -283,6 +288,18 @@ class ModelArgs:
     def rotated_layers(self) -> Sequence[int]:
         """Return the layers in which queries and keys are rotated."""
         return range(self.n_layers)
+
+    @property
+    def rotated_weights(self) -> frozenset[str]:
+        """Return the names of the weights whose row order depends on RoPE.
+
+        The names have no `.weight` or `.bias` suffix.
+        """
+        return frozenset(
+            f"layers.{layer}.attention.{matrix}"
+            for layer in self.rotated_layers
+            for matrix in ("wq", "wk")
+        )
 
     @property
     def rope_tables(self) -> Sequence[tuple[float, Any]]:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from .. import memory, ml
 from ..checkpoint.checkpoint import Checkpoint
-from ..checkpoint.names import is_matrix
+from ..checkpoint.names import OUTPUT, is_matrix
 from ..choices import ACTIVATIONS
 from ..memory import readable_bytes
 from ..ml.errors import declared_lack_of_memory
 from ..tokenizer import Tokenizer
 from ..untrusted import label_of, some_of
 from .args import (
-    OUTPUT,
     ComputedRopeScaling,
     ModelArgs,
     RopeFactors,

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .. import ml
-from ..checkpoint.names import is_matrix
+from ..checkpoint.names import EMBEDDINGS, OUTPUT, is_matrix
 from ..choices import ACTIVATIONS, QUANTIZED_TYPES
-from .args import EMBEDDINGS, OUTPUT, ModelArgs
+from .args import ModelArgs
 from .errors import ModelError
 
 _BLOCK_DTYPES = {

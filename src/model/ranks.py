@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from .. import ml
-from ..checkpoint.names import is_harmless
+from ..checkpoint.names import EMBEDDINGS, OUTPUT, is_harmless
 from ..checkpoint.shards import MergedShards
+from ..ml.adapted import active_parts
 from ..ml.quantized import NESTED_BLOCK
 from ..trace import is_on
-from .args import EMBEDDINGS, OUTPUT, ModelArgs
+from .args import ModelArgs
 from .context import BatchContext, CacheMemory, InferenceContext, Tokens, token_tensor
 from .errors import ModelError
 from .forecast import MemoryForecast
@@ -166,6 +167,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
     def __init__(
         self, args: ModelArgs, weights: Weights, into: ml.BlockDType | None, ranks: Ranks
     ) -> None:
+        self.args = args
         self._weights = weights
         self.ranks = ranks
         self._rows = {row.name: row for row in args.tensor_rows}
@@ -192,6 +194,27 @@ class OwnWeights(Mapping[str, ml.Weight]):
     def gather(self, x: ml.Tensor, letters: str) -> ml.Tensor:
         """Join the columns of all ranks; `letters` identify the rows of their matrix."""
         return self.ranks.all_gather(x, self.bounds[letters])
+
+    def changes(
+        self,
+        products: Mapping[str, ml.LowRankPair],
+        lookups: Mapping[str, ml.LowRankPair],
+    ) -> tuple[dict[str, ml.LowRankPair], dict[str, ml.LowRankPair]]:
+        """Return an adapter's changes of the rows that this rank owns.
+
+        Each rank computes A x in full. The rows of B belong to the rows of the weight.
+        """
+        own = {
+            name: self._cut(pair, self._rows[name].sizes[0])
+            for name, pair in products.items()
+        }
+        if not self.table_is_split:
+            return own, dict(lookups)
+        return own, {name: self._cut(pair, "D") for name, pair in lookups.items()}
+
+    def _cut(self, pair: ml.LowRankPair, letters: str) -> ml.LowRankPair:
+        start, stop = self.bounds[letters][self.ranks.rank :][:2]
+        return ml.LowRankPair(pair.a, pair.b.slice(start, stop).contiguous(), pair.scale)
 
     def __getitem__(self, name: str) -> ml.Weight:
         row = self._rows[name]
@@ -247,6 +270,8 @@ class RankedPass:
         start_pos, all_positions: As in `LlamaTransformer.forward`.
         spans, wanted: As in `BatchContext`; None for a single sequence.
         attention: As in `InferenceContext`.
+        adapted: As in `ml.adapted_rows`, with the numbers of adapters instead of the
+            adapters.
     """
 
     memory: RankedMemory
@@ -257,6 +282,7 @@ class RankedPass:
     wanted: Sequence[int] | None
     all_positions: bool
     attention: str
+    adapted: Sequence[tuple[int, int, Sequence[tuple[int, float]]]]
 
     def context(self, memory: CacheMemory) -> InferenceContext:
         """Return the context for this pass in the cache memory of another rank."""
@@ -279,6 +305,8 @@ class RankedNetwork(LlamaTransformer):
         super().__init__(args, tensors)
         self.own = own
         self.ranks = own.ranks
+        # The adapters that all ranks have loaded, in the same order.
+        self.adapters: list[ml.Adapter] = []
         self._dropped = list[int]()
         self._memory_count = 0
         self._numbers = weakref.WeakKeyDictionary[CacheMemory, int]()
@@ -327,6 +355,7 @@ class RankedNetwork(LlamaTransformer):
             wanted=None if batch is None else batch.wanted,
             all_positions=all_positions,
             attention=context.attention,
+            adapted=self._numbered(active_parts()),
         )
         dropped = [self._dropped.pop() for _ in self._dropped[:]]
         try:
@@ -335,6 +364,16 @@ class RankedNetwork(LlamaTransformer):
         # After any error, the other ranks wait within the pass and must be ended.
         except BaseException as error:  # noqa: BLE001
             self.ranks.fail(error)
+
+    def _numbered(
+        self, parts: Sequence[tuple[int, int, ml.ScaledAdapters]]
+    ) -> Sequence[tuple[int, int, Sequence[tuple[int, float]]]]:
+        """Return the parts of a pass with the numbers of adapters, for other ranks."""
+        number_of = {id(adapter): at for at, adapter in enumerate(self.adapters)}
+        return [
+            (count, wanted, [(number_of[id(adapter)], x) for adapter, x in adapters])
+            for count, wanted, adapters in parts
+        ]
 
     def _describe_memory(self, memory: CacheMemory) -> RankedMemory:
         """Return a description of a cache memory of this rank for the other ranks."""
@@ -366,12 +405,17 @@ class RankedNetwork(LlamaTransformer):
         memory = memories[number]
         for source, target in ranked_pass.copies:
             memory.copy_block(source, target)
-        super().forward(
-            ranked_pass.context(memory),
-            ranked_pass.ids,
-            ranked_pass.start_pos,
-            ranked_pass.all_positions,
-        )
+        parts = [
+            (count, wanted, tuple((self.adapters[number], x) for number, x in adapters))
+            for count, wanted, adapters in ranked_pass.adapted
+        ]
+        with ml.adapted_rows(parts):
+            super().forward(
+                ranked_pass.context(memory),
+                ranked_pass.ids,
+                ranked_pass.start_pos,
+                ranked_pass.all_positions,
+            )
 
 
 def _join(own: OwnWeights, part: LlamaAttention | LlamaFeedForward, letters: str) -> None:

@@ -11,14 +11,14 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from .. import ml
 from ..checkpoint import Checkpoint
 from ..checkpoint.model_directory import CONFIG_FILE
-from ..checkpoint.names import stored_rows
+from ..checkpoint.names import EMBEDDINGS, OUTPUT, stored_rows
 from ..checkpoint.packed_weights import INT8_CONFIG, NF4_CONFIG
 from ..checkpoint.safetensors_writer import (
     NewTensor,
@@ -30,8 +30,6 @@ from ..checkpoint.safetensors_writer import (
 )
 from ..untrusted import label_of
 from .args import (
-    EMBEDDINGS,
-    OUTPUT,
     LinearRopeScaling,
     ModelArgs,
     RopeScaling,
@@ -40,6 +38,7 @@ from .args import (
 from .errors import ModelConfigError, SaveError
 from .families import FAMILIES
 from .loader import check_stored, checkpoint_args, stored_quantization
+from .merging import NamedAdapters, merge_adapters
 from .quantization import (
     DequantizedWeights,
     JoinedWeights,
@@ -60,9 +59,12 @@ def save_quantized(
     *,
     dequantize: bool = False,
     rope_scaling_factor: float | None = None,
+    adapters: NamedAdapters = (),
     progress: QuantizationProgress | None = None,
 ) -> int:
-    """Save a quantized or dequantized model in a new directory; return its weight bytes.
+    """Save a quantized, dequantized or merged model in a new directory.
+
+    Returns the size of the weights in bytes.
 
     The new `config.json` contains the overridden RoPE scaling factor. The tokenizer files
     are copied, or generated from the metadata keys of a GGUF file. At most one weight is
@@ -71,10 +73,13 @@ def save_quantized(
     Args:
         path: See `load_model`.
         directory: The directory to create.
-        quantize: "nf4" or "int8", or None to write plain weights with `dequantize`.
+        quantize: "nf4" or "int8", or None to write plain weights, which requires
+            `dequantize` or adapters.
         dequantize: Whether to dequantize weights that are already quantized in their
             files.
         rope_scaling_factor: See `load_model`.
+        adapters: The paths of LoRA adapters that are merged into the weights, with a
+            factor for each. See `MergedWeights`.
         progress: See `load_model`.
 
     Raises:
@@ -84,12 +89,14 @@ def save_quantized(
     """
     target = Path(directory)
     dtype = None if quantize is None else quantization_of(quantize)
-    if dtype not in ml.BLOCK_DTYPES and not (dequantize and quantize is None):
+    is_plain = quantize is None and (dequantize or len(adapters) > 0)
+    if dtype not in ml.BLOCK_DTYPES and not is_plain:
         raise SaveError(
             f"[save] quantize must be nf4 or int8 in a directory: got {quantize}"
         )
     check_new(target, "directory")
-    with plain_model(path, rope_scaling_factor, dequantize) as (source, checkpoint, args):
+    opened = plain_model(path, rope_scaling_factor, dequantize, adapters)
+    with opened as (source, checkpoint, args):
         tokenizer = source.find_tokenizer()
         origin = checkpoint.dtypes[EMBEDDINGS].name
         config = source.config_json(args, tokenizer, origin)
@@ -114,9 +121,15 @@ def save_quantized(
 
 @contextlib.contextmanager
 def plain_model(
-    path: str | Path | None, rope_scaling_factor: float | None, dequantize: bool = False
+    path: str | Path | None,
+    rope_scaling_factor: float | None,
+    dequantize: bool = False,
+    adapters: NamedAdapters = (),
 ) -> Iterator[tuple[Source, Checkpoint, ModelArgs]]:
-    """Open a model with plain or dequantized weights, which are read one at a time."""
+    """Open a model with plain weights, which are read one at a time.
+
+    They may be dequantized, and adapters may be merged into them.
+    """
     source = find_source(path)
     checkpoint = source.open_checkpoint(True)
     try:
@@ -124,6 +137,8 @@ def plain_model(
             stored_quantization(source, checkpoint), dequantize, needs_plain=True
         )
         args = checkpoint_args(source, checkpoint, rope_scaling_factor)
+        if adapters:
+            merge_adapters(source, checkpoint, args, adapters)
         if dequantize:
             checkpoint.dtypes = dequantized_dtypes(checkpoint.dtypes, args.dtype)
             checkpoint.tensors = DequantizedWeights(checkpoint.tensors, args.dtype)
@@ -132,18 +147,6 @@ def plain_model(
         raise ModelConfigError(f"{label_of(source.path)}: {error}") from None
     finally:
         checkpoint.close()
-
-
-def rotated_weights(args: ModelArgs) -> Collection[str]:
-    """Return the names of the weights whose row order depends on RoPE.
-
-    The names have no `.weight` or `.bias` suffix.
-    """
-    return {
-        f"layers.{layer}.attention.{matrix}"
-        for layer in args.rotated_layers
-        for matrix in ("wq", "wk")
-    }
 
 
 def check_new(target: Path, kind: str) -> None:
@@ -220,7 +223,7 @@ def _write_weights(
         )
     check_room(target, nbytes := sum(tensor.nbytes for tensor in new))
 
-    rotated = rotated_weights(args) if args.rope_pairs == "interleaved" else ()
+    rotated = args.rotated_weights if args.rope_pairs == "interleaved" else ()
 
     def prepare(key: str, weight: ml.Tensor) -> ml.Tensor:
         is_rotated = key.rpartition(".")[0] in rotated

@@ -18,11 +18,9 @@ from ..checkpoint.gguf_config import (
     GgufSchema,
 )
 from ..checkpoint.gguf_writer import TYPE_NUMBERS, GgufWriter, NewValue
-from ..checkpoint.names import stored_rows
+from ..checkpoint.names import EMBEDDINGS, OUTPUT, stored_rows
 from ..checkpoint.safetensors_writer import reordered
 from .args import (
-    EMBEDDINGS,
-    OUTPUT,
     LinearRopeScaling,
     ModelArgs,
     RopeFactors,
@@ -31,6 +29,7 @@ from .args import (
 )
 from .errors import ModelConfigError, SaveError, mismatch
 from .families import FAMILIES, Family
+from .merging import NamedAdapters
 from .quantization import (
     JoinedWeights,
     QuantizationProgress,
@@ -45,7 +44,6 @@ from .saving import (
     check_room,
     new_path,
     plain_model,
-    rotated_weights,
     with_norm_offset,
 )
 
@@ -59,20 +57,24 @@ def save_gguf(
     *,
     dequantize: bool = False,
     rope_scaling_factor: float | None = None,
+    adapters: NamedAdapters = (),
     chat_template: str | None = None,
     progress: QuantizationProgress | None = None,
 ) -> int:
     """Save a model as a new GGUF file; return the size of its weights in bytes.
 
     Weights that are already quantized in their files require `dequantize`, which is
-    applied before `quantize`. At most one weight is in memory at a time. Raises SaveError
-    if the file already exists or cannot be written; a failed save leaves nothing behind.
-    Raises ModelConfigError if the format cannot represent the model.
+    applied before `quantize`. LoRA adapters, given as paths with factors, are merged into
+    the weights before that (see `MergedWeights`). At most one weight is in memory at a
+    time. Raises SaveError if the file already exists or cannot be written; a failed save
+    leaves nothing behind. Raises ModelConfigError if the format cannot represent the
+    model.
     """
     target = Path(target)
     dtype = None if quantize is None else quantization_of(quantize)
     check_new(target, "file")
-    with plain_model(path, rope_scaling_factor, dequantize) as (source, checkpoint, args):
+    opened = plain_model(path, rope_scaling_factor, dequantize, adapters)
+    with opened as (source, checkpoint, args):
         family = FAMILIES[source.model_type]
         family.check_gguf(args)
         _check_schema(family.gguf, args)
@@ -110,7 +112,7 @@ def save_gguf(
         in_halves = (
             args.rope_pairs == "halves" and family.gguf.rope_pairs == "interleaved"
         )
-        rotated = rotated_weights(args) if in_halves else ()
+        rotated = args.rotated_weights if in_halves else ()
 
         def prepare(key: str, weight: ml.Tensor) -> ml.Tensor:
             if key.rpartition(".")[0] in rotated:

@@ -77,6 +77,7 @@ class _ApiAnswer:
             prompt_candidates=0 if self.echo is None else self.candidates,
             client=self.sender.client,
             prefix_group=self.service.prefix_group(self.sender, body.prompt_cache_key),
+            adapters=self.service.adapters_of(body.model, body.lora),
         )
         self.submitted = self.service.engine.answer(request, deliver)
 

@@ -98,6 +98,7 @@ def create_app(service: Service) -> Starlette:
         ),
         Endpoint(path="/v1/models", handler=_models),
         Endpoint(path="/v1/models/{name:path}", handler=_models),
+        Endpoint(path="/lora-adapters", handler=_adapters),
         Endpoint(path="/health", handler=_health, is_open=True),
         Endpoint(path="/metrics", handler=_metrics),
         Endpoint(path="/tokenize", handler=_tokenize, body=_Tokenize),
@@ -192,7 +193,7 @@ async def _generate(
     caller: Caller,
 ) -> Any:
     """Run the request in a body; return the answers or a stream of them."""
-    service.check_model(body.model)
+    service.adapters_of(body.model, body.lora)  # raises errors before the encoding
     # A worker thread is used, because encoding a long text is slow.
     answers = await service.work(caller.client, build, service, caller.sender, body)
     await caller.place.aclose()
@@ -246,16 +247,30 @@ async def _take_place(service: Service, caller: Caller) -> None:
 
 async def _models(service: Service, name: str | None, _: Caller) -> Any:
     """Return a description of the model, alone or in a list."""
+    service.check_model(name)
     model = {
-        "id": service.name,
+        "id": name or service.name,
         "object": "model",
         "created": service.created,
         "owned_by": "llama-bolts",
         "context_length": service.engine.sequence_length,
         "activations": service.engine.model.activations,
     }
-    service.check_model(name)
-    return {"object": "list", "data": [model]} if name is None else model
+    if name is not None:
+        return model
+    others = [model | {"id": adapted} for adapted in service.adapted_names]
+    return {"object": "list", "data": [model, *others]}
+
+
+async def _adapters(service: Service, _body: None, _: Caller) -> Any:
+    """Return the LoRA adapters and their default scales, as llama-server does.
+
+    The path is the name alone, because clients learn nothing about the server's files.
+    """
+    return [
+        {"id": number, "path": adapter.name, "scale": scale}
+        for number, (adapter, scale) in enumerate(service.adapters)
+    ]
 
 
 async def _health(service: Service, _body: None, _: Caller) -> Any:

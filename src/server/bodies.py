@@ -24,6 +24,8 @@ _MOST_BIASED = 1024
 # Added to negative seeds. JavaScript can represent all resulting integers.
 _NEGATIVE_SEEDS = 1 << 53
 _MOST_MESSAGES = 2048
+_MOST_ADAPTERS = 64
+MOST_SCALE = 1000  # maximum magnitude of the scale of an adapter
 _MOST_PARTS = 1024
 _MOST_TOOLS = 128
 _MOST_CONTAINERS = 1 << 16  # maximum number of lists and objects in total
@@ -73,6 +75,13 @@ class _JsonSchema(Body):
     def __post_init__(self) -> None:
         if bytes(self.schema) == bytes(_NULL):
             self.schema = Raw(b'{"type":"object"}')
+
+
+class AdapterScale(Body):
+    """The scale of a LoRA adapter, as in llama-server."""
+
+    id: Annotated[int, Meta(ge=0)]
+    scale: Annotated[float, Meta(ge=-MOST_SCALE, le=MOST_SCALE)]
 
 
 class ResponseFormat(Body):
@@ -199,6 +208,8 @@ class Generation(_Steps):
     stop: Text | Annotated[list[Text], Meta(max_length=_MOST_STOPS)] | None = None
     n: Annotated[int, Meta(ge=1, le=_MOST_ANSWERS)] | None = None
     response_format: ResponseFormat | None = None
+    # The scales of LoRA adapters, an extension as in llama-server.
+    lora: Annotated[list[AdapterScale], Meta(max_length=_MOST_ADAPTERS)] | None = None
     # Without API keys, requests with the same `prompt_cache_key` share cached prefixes.
     prompt_cache_key: str | None = None
     # These fields are accepted but have no effect.

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..explorer import Store, run_traced, write_html
 from ..inference import SamplingArgs
-from ..model import load_model
+from ..model import LoadedAdapter, load_adapter, load_model
 from .errors import RequestError
 
 # Maximum numbers of recorded answers, pages, seconds per page and bytes per page.
@@ -45,9 +45,11 @@ class AnswerPages:
         prompt_ids: Sequence[int],
         answer_ids: list[int],
         sampling: SamplingArgs,
+        adapters: Sequence[tuple[LoadedAdapter, float]] = (),
     ) -> None:
         """Record the input and tokens of an answer under its id."""
-        request = self._loading, [*prompt_ids], answer_ids, asdict(sampling)
+        paths = [(str(each.path.absolute()), scale) for each, scale in adapters]
+        request = self._loading, [*prompt_ids], answer_ids, asdict(sampling), paths
         self._answers.append((name, json.dumps(request).encode()))
 
     async def create(self, name: str) -> str:
@@ -93,11 +95,19 @@ class AnswerPages:
 
 def main() -> None:
     """Read a request from standard input and write its page to standard output."""
-    loading, prompt_ids, ids, sampling = json.load(sys.stdin)
+    loading, prompt_ids, ids, sampling, paths = json.load(sys.stdin)
     model = load_model(**loading)
+    adapters = tuple((load_adapter(model, path), scale) for path, scale in paths)
     store = Store()
-    sampling_args = SamplingArgs(**sampling)
-    run = run_traced(model, prompt_ids, len(ids), sampling_args, store, forced_ids=ids)
+    run = run_traced(
+        model,
+        prompt_ids,
+        len(ids),
+        SamplingArgs(**sampling),
+        store,
+        forced_ids=ids,
+        adapters=adapters,
+    )
     sys.stdout.writelines(write_html([run], store))
 
 

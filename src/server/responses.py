@@ -39,7 +39,7 @@ class Run:
             "id": f"{begin}-{secrets.token_hex(12)}",
             "object": kinds[is_stream],
             "created": int(time.time()),
-            "model": service.name,
+            "model": answers[0].body.model or service.name,
             "system_fingerprint": f"llama-bolts-{__version__}",
             "seed": answers[0].sampling.seed,
         }
@@ -72,7 +72,11 @@ class Run:
                 yield index, item
         first = self._answers[0]
         self._service.answer_pages.record(
-            self._head["id"], first.prompt_ids, first.ids, first.sampling
+            self._head["id"],
+            first.prompt_ids,
+            first.ids,
+            first.sampling,
+            self._service.adapters_of(first.body.model, first.body.lora),
         )
 
     async def _compile(self, ends: ExitStack) -> None:

@@ -18,7 +18,9 @@ from starlette.requests import Request
 
 from ..inference import BatchEngine, ChatTemplate, Counters, end_ids
 from ..inference.grammars import CompiledGrammar, Grammar, Grammars, GrammarUse
+from ..model import LoadedAdapter
 from ..tokenizer import Tokenizer
+from .bodies import AdapterScale
 from .errors import RequestError
 from .gate import Gate
 from .inside import AnswerPages
@@ -60,12 +62,14 @@ class ServedModel:
             None.
         sampling: The sampling settings used if a request omits them, by `SamplingArgs`
             field.
+        adapters: The LoRA adapters, each with the scale used if a request omits `lora`.
     """
 
     name: str
     chat_format: ChatTemplate | None
     loading: dict[str, Any] | None
     sampling: Mapping[str, float]
+    adapters: Sequence[tuple[LoadedAdapter, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ class Service(Collector):
         self.tokenizer: Tokenizer = engine.model.tokenizer
         self.answer_pages = AnswerPages(served.loading)
         self.sampling = served.sampling
+        self.adapters = served.adapters
         self.is_closing = False
         self.created = int(time.time())
         self._keys = [_digest(key.encode()) for key in access.api_keys]
@@ -193,11 +198,47 @@ class Service(Collector):
             message = f"Content-Type: expected application/json, got {got}"
             raise RequestError(400, message, "Content-Type")
 
+    @property
+    def adapted_names(self) -> list[str]:
+        """The names of the model with one adapter, such as `model+adapter`."""
+        return [f"{self.name}+{adapter.name}" for adapter, _ in self.adapters]
+
     def check_model(self, name: str | None) -> None:
         """Raise RequestError if a request names another model."""
-        if name is not None and name != self.name:
+        if name not in (None, self.name, *self.adapted_names):
             message = f'model: expected "{self.name}" or no model, got "{name}"'
             raise RequestError(404, message, "model", "model_not_found")
+
+    def adapters_of(
+        self, name: str | None, scales: Sequence[AdapterScale] | None
+    ) -> tuple[tuple[LoadedAdapter, float], ...]:
+        """Return the adapters of a request, each with its scale.
+
+        A name `model+adapter` selects one adapter, with its default scale, or 1 if that
+        is 0. Otherwise `scales` selects them, and an adapter that it omits has the scale
+        0. Without both, all adapters have their default scales.
+
+        Raises:
+            RequestError: The name is unknown, an id is unknown or repeated, or both are
+                given.
+        """
+        self.check_model(name)
+        if name in self.adapted_names:
+            if scales is not None:
+                message = f'lora: expected no value with the model "{name}"'
+                raise RequestError(400, message, "lora", "invalid_value")
+            adapter, scale = self.adapters[self.adapted_names.index(name)]
+            return ((adapter, scale or 1.0),)
+        if scales is None:
+            return tuple(self.adapters)
+        for place, each in enumerate(scales):
+            if each.id >= len(self.adapters):
+                message = f"lora: expected ids below {len(self.adapters)}, got {each.id}"
+                raise RequestError(400, message, "lora", "invalid_value")
+            if each.id in [other.id for other in scales[:place]]:
+                message = f"lora: expected each id once, got {each.id} again"
+                raise RequestError(400, message, "lora", "invalid_value")
+        return tuple((self.adapters[each.id][0], each.scale) for each in scales)
 
     def check_length(self, text: str, param: str) -> None:
         """Reject a text that cannot fit, since encoding it would delay other answers."""

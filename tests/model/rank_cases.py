@@ -3,7 +3,7 @@ tests.model.rank_cases FILE`.
 
 FILE is a JSON list of [path of a model, what to quantize it to or null, or "resident", or
 "dequantize" and perhaps what to quantize it to after that; "activations" among these
-words rounds to 8 bits]. Rank 0 prints a JSON list of what each case gave: a digest of all logits, and for "resident" a
+words rounds to 8 bits, and "adapter PATH" runs all passes with an adapter]. Rank 0 prints a JSON list of what each case gave: a digest of all logits, and for "resident" a
 list with the bytes of the weight files that are resident on each rank.
 """
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from src import ml
-from src.model import InferenceContext, Model, load_model
+from src.model import InferenceContext, Model, load_adapter, load_model
 from src.model.ranks import RankedNetwork, Ranks
 
 
-def digest(model: Model) -> str:
+def digest(model: Model, adapters: ml.ScaledAdapters = ()) -> str:
     """Runs chunks, single tokens, drafts that are taken back,
     and two contexts by turns.
     """
@@ -38,7 +38,8 @@ def digest(model: Model) -> str:
         (one, ids[30:31], 14, False),
         (one, ids[31:32], 15, False),
     ):
-        logits = forward(context, chunk, start, all_positions=rows).numpy()
+        with ml.adapted_rows([(len(chunk), len(chunk) if rows else 1, adapters)]):
+            logits = forward(context, chunk, start, all_positions=rows).numpy()
         assert logits.shape == (
             len(chunk) if rows else 1,
             model.source.args.vocab_size or 131,
@@ -81,6 +82,11 @@ def run(cases: list[list[Any]], ranks: Ranks | None) -> list[Any]:
         words = [] if how is None or how == "resident" else how.split()
         dequantize = "dequantize" in words
         activations = "int8" if "activations" in words else "int16"
+        adapter_path = None
+        if "adapter" in words:
+            at = words.index("adapter")
+            adapter_path = words[at + 1]
+            words = words[:at]
         formats = [word for word in words if word not in ("dequantize", "activations")]
         model = load_model(
             path,
@@ -89,11 +95,14 @@ def run(cases: list[list[Any]], ranks: Ranks | None) -> list[Any]:
             activations=activations,
             ranks=ranks,
         )
+        adapters: ml.ScaledAdapters = ()
+        if adapter_path is not None:
+            adapters = ((load_adapter(model, adapter_path), -1.5),)
         if ranks is not None and ranks.rank:
             follow(model, ranks)
             results.append(None)
         else:
-            results.append(digest(model))
+            results.append(digest(model, adapters))
             if ranks is not None:
                 ranks.command("end")
         if how == "resident" and ranks is not None:

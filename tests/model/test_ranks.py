@@ -27,8 +27,10 @@ from tests.model import rank_cases
 from tests.model.families import CONFIGS as FAMILIES
 from tests.model.families import write_family
 from tests.model.hugging_face_tiny import write_tiny
+from tests.model.test_adapters import EVERYTHING
 from tests.model.test_gguf import write as write_gguf
-from tests.model.tiny import CONFIGS, GROUPED, Tiny, weights, write_meta_directory
+from tests.model.tiny import CONFIGS, GROUPED, TIED, Tiny, weights, write_meta_directory
+from tests.support.adapters import random_pairs, write_peft
 from tests.support.gguf_writer import Stored, gguf_bytes, llama_keys, llama_tensors
 from tests.support.hugging_face_writer import write_hugging_face_directory, zero_arrays
 from tests.support.mpi import mpirun, needs_mpi
@@ -104,6 +106,25 @@ def tiny_cases(directory: Path) -> list[Any]:
         directory / "plain.gguf", replace(GROUPED, vocab=131), ml_dtypes.bfloat16
     )
     return cases + [(path, None) for path in (plain, *gguf_files(directory))]
+
+
+def adapter_cases(directory: Path) -> list[Any]:
+    """Writes models and an adapter of each, which names all matrices."""
+    directory.mkdir(exist_ok=True)
+    cases: list[Any] = []
+    grouped = write_meta_directory(directory / "m", replace(GROUPED, vocab=131))
+    tied = write_tiny(directory / "tied", replace(TIED, vocab=131), ml.bfloat16)
+    qwen = write_family(directory / "qwen2", "qwen2")
+    for path, how in [(grouped, ""), (tied, ""), (tied, "nf4"), (qwen, "")]:
+        pairs = random_pairs(load_model(path).args, 3, modules=EVERYTHING)
+        adapter = write_peft(directory / f"a{len(cases)}", pairs)
+        cases.append((path, f"{how} adapter {adapter}"))
+    return cases
+
+
+@needs_mpi
+def test_adapters_have_the_bits_of_one_process(tmp_path: Path) -> None:
+    same_bits(adapter_cases(tmp_path / "a"), tmp_path, (2, 3))
 
 
 def gguf_files(directory: Path) -> list[Path]:

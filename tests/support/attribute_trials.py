@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,29 @@ def _use_spans(spans: Any) -> None:
             ml.write_cache(cache, spans, x, x)
             ml.attention(x, cache, spans)
     copy.copy(spans)
+
+
+def _pair() -> ml.LowRankPair:
+    return ml.LowRankPair(ml.ones(4, 64), ml.ones(64, 4), 0.5)
+
+
+def _adapter(pair: ml.LowRankPair) -> ml.Adapter:
+    return ml.Adapter("a", {"w": pair}, {"w": pair})
+
+
+def _loaded_adapter() -> model.LoadedAdapter:
+    pairs = {"w": _pair()}
+    path = Path("a")
+    return model.LoadedAdapter("a", pairs, pairs, path, "peft", (4,), ARGS)
+
+
+def _use_adapter(adapter: Any) -> None:
+    weight = ml.ones(64, 64).with_name("w")
+    with ml.adapted_rows([(64, 64, ((adapter, 1.0),))]):
+        with suppress(ml.ShapeError):
+            ml.linear_transformation(ml.ones(64, 64), weight)
+        with suppress(ml.TensorError):
+            ml.get_rows(weight, ml.zeros(64, dtype=ml.int32))
 
 
 def _use_tensor(x: Any) -> None:
@@ -235,6 +259,8 @@ def _trials() -> dict[str, Trials]:
         ),
         "Spans": Trials(lambda: ml.Spans([(0, 2, [0]), (4, 1, [2**40])]), _use_spans),
         "Tensor": Trials(lambda: ml.ones(64, 64), _use_tensor),
+        "LowRankPair": Trials(_pair, lambda pair: _use_adapter(_adapter(pair))),
+        "Adapter": Trials(lambda: _adapter(_pair()), _use_adapter),
         "QuantizedTensor": Trials(
             lambda: ml.quantize(ml.ones(8, 256), ml.nf4), _use_quantized
         ),
@@ -253,6 +279,7 @@ def _trials() -> dict[str, Trials]:
         "Model": Trials(lambda: copy.copy(BUNDLED), _use_model),
         "ModelArgs": Trials(lambda: copy.copy(ARGS), _use_args),
         "Source": Trials(lambda: copy.copy(BUNDLED.source), _unused),
+        "LoadedAdapter": Trials(_loaded_adapter, _use_adapter),
         "MemoryForecast": Trials(
             lambda: model.MemoryForecast(ARGS, 64), lambda x: x.check()
         ),

@@ -64,6 +64,16 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_get_memory": (_POINTER, [_POINTER]),
     "llama_memory_clear": (None, [_POINTER, ctypes.c_bool]),
     "llama_get_logits_ith": (ctypes.POINTER(ctypes.c_float), [_POINTER, _INT]),
+    "llama_adapter_lora_init": (_POINTER, [_POINTER, _TEXT]),
+    "llama_set_adapters_lora": (
+        _INT,
+        [
+            _POINTER,
+            ctypes.POINTER(_POINTER),
+            ctypes.c_size_t,
+            ctypes.POINTER(ctypes.c_float),
+        ],
+    ),
     "llama_free": (None, [_POINTER]),
     "llama_model_free": (None, [_POINTER]),
     "llama_log_set": (None, [_POINTER, _POINTER]),
@@ -135,6 +145,22 @@ class LlamaCpp:
     def __exit__(self, *_: object) -> None:
         self._lib.llama_free(self._context)
         self._lib.llama_model_free(self._model)
+
+    def use_adapters(self, *adapters: tuple[Path, float]) -> None:
+        """Load LoRA adapters, and use them with a scale for each from now on."""
+        handles = (_POINTER * len(adapters))()
+        scales = (ctypes.c_float * len(adapters))()
+        for place, (path, scale) in enumerate(adapters):
+            handle = self._lib.llama_adapter_lora_init(self._model, str(path).encode())
+            assert handle, f"llama.cpp refuses {path}"
+            handles[place] = handle
+            scales[place] = scale
+        assert (
+            self._lib.llama_set_adapters_lora(
+                self._context, handles, len(adapters), scales
+            )
+            == 0
+        )
 
     @property
     def chat_template(self) -> str | None:

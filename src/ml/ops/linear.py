@@ -6,8 +6,12 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from .. import kernels
+from ..adapted import AdaptedPart, LowRankPair, Round, active, adapted_rows
 from ..checks import (
     KERNEL_DTYPES,
     check_float,
@@ -26,6 +30,9 @@ from ..quantized import Weight
 from ..tensor import Tensor, allocate
 
 _PANEL: int = lib.PANEL_TOKENS
+# Products of adapters with fewer multiply-adds run in one thread, because to wake another
+# one would take longer.
+_ONE_THREAD = 1 << 16
 
 
 @op
@@ -63,7 +70,10 @@ def linear_transformation(
             the bias is not [out].
         DTypeError: If an argument is not floating point or the dtypes are incompatible.
     """
-    return _linear("linear_transformation", x, (weight,), dtype, (bias,))[0]
+    op = "linear_transformation"
+    if active.rows is not None:
+        return _adapted_linear(op, x, (weight,), dtype, (bias,))[0]
+    return _linear(op, x, (weight,), dtype, (bias,))[0]
 
 
 @op
@@ -97,6 +107,8 @@ def linear_transformations(
     if not 0 < len(weights) == len(biases):
         lengths = f"{len(biases)} != {len(weights)}"
         raise ShapeError(f"[{op}] len(biases) must equal len(weights) >= 1: {lengths}")
+    if active.rows is not None:
+        return _adapted_linear(op, x, weights, dtype, biases)
     first = weights[0]._dtype
     activations = weights[0]._activations
     for weight in weights:
@@ -183,6 +195,159 @@ def _linear(
     return tuple(
         results if out_dtype is dtype else [result.to(dtype) for result in results]
     )
+
+
+def _adapted_linear(
+    op: str,
+    x: Tensor,
+    weights: Sequence[Weight],
+    dtype: DType | str | None,
+    biases: Sequence[Tensor | None],
+) -> tuple[Tensor, ...]:
+    """Return the products, with the changes of the adapters that are active.
+
+    out_p = x W_p^T + bias_p + sum over adapters of scale * (x A_p^T) B_p^T
+
+    The terms are float32 and are added in this order. The sum is rounded once.
+    """
+    assert active.rows is not None
+    adapted = active.rows
+    names = [weight._name for weight in weights]
+    with adapted_rows(()):  # the products below have no changes
+        if adapted.products.isdisjoint(names):
+            return linear_transformations(x, weights, dtype, biases)
+        results = linear_transformations(x, weights, float32, biases)
+    rounds = adapted.rounds(x._shape[0] if x._shape else 0)
+    wide = x.to(float32).contiguous()
+    for each in rounds:
+        _add_round(results, names, wide, each)
+    out_dtype = x._dtype if dtype is None else float_dtype(op, dtype)
+    return tuple([result.to(out_dtype) for result in results])
+
+
+def _add_round(
+    results: Sequence[Tensor], names: Sequence[str], x: Tensor, adapted: Round
+) -> None:
+    """Add one adapter's changes to each row that the round selects.
+
+    Args:
+        results: The products [T, out_p], which change.
+        names: The names of the weights of these products.
+        x: A contiguous float32 tensor [T, in].
+        adapted: The rows and their adapters.
+    """
+    rows = _selected_rows(x, adapted.rows)
+    # For each result: its changes [rows, out_p], and the parts that are filled.
+    changes: list[tuple[Tensor, list[AdaptedPart]] | None] = [None] * len(results)
+    for part in adapted.parts:
+        pairs = [part.adapter.products.get(name) for name in names]
+        # Parts of one stored matrix share the matrix A.
+        firsts = {id(pair.a): pair.a for pair in pairs if pair is not None}
+        if not firsts:
+            continue
+        own_rows = rows.slice(part.start, part.stop)
+        lows = dict(zip(firsts, _multiply(own_rows, [*firsts.values()]), strict=True))
+        for number, pair in enumerate(pairs):
+            if pair is None:
+                continue
+            change, filled = changes[number] or (
+                allocate((rows._shape[0], results[number]._shape[-1]), float32),
+                [],
+            )
+            changes[number] = change, filled
+            filled.append(part)
+            scaled = allocate(lows[id(pair.a)]._shape, float32)
+            factor = np.float32(pair.scale * part.factor)
+            np.multiply(lows[id(pair.a)].numpy(), factor, out=scaled.numpy())
+            _multiply(scaled, [pair.b], change.slice(part.start, part.stop))
+    for result, made in zip(results, changes, strict=True):
+        if made is None:
+            continue
+        change, filled = made
+        if len(filled) == len(adapted.parts):
+            result.numpy()[adapted.rows] += change.numpy()
+            continue
+        places = np.arange(x._shape[0])[adapted.rows]
+        for part in filled:
+            own = slice(part.start, part.stop)
+            result.numpy()[places[own]] += change.numpy()[own]
+
+
+def _multiply(
+    x: Tensor, weights: Sequence[Tensor], out: Tensor | None = None
+) -> list[Tensor]:
+    """Return the products of float32 rows [T, in] with small matrices [out_p, in].
+
+    out_p[t, o] = sum_i x[t, i] * weight_p[o, i], with the bits of `linear_transformation`
+
+    Args:
+        x: A contiguous float32 tensor.
+        weights: The matrices, of dtypes that float32 can represent.
+        out: A contiguous float32 tensor for the product with the only matrix.
+    """
+    T, columns = x._shape
+    outs: list[Tensor] = []
+    kept: list[Tensor] = []  # keeps matrices alive until the kernel returns
+    parts = []
+    features = 0
+    for weight in weights:
+        rows = weight._shape[0]
+        result = allocate((T, rows), float32) if out is None else out
+        shapes = weight._shape[1:], result._shape
+        is_compatible = weight._dtype is float32 or _is_compatible(float32, weight._dtype)
+        if shapes != ((columns,), (T, rows)) or not is_compatible:
+            both = describe_operands(("x", x), ("matrix", weight), ("out", result))
+            rule = "the matrices of an adapter must fit its weight"
+            raise ShapeError(f"[adapted_rows] {rule}: {both}")
+        if weight._weight is None:
+            weight = weight.contiguous()
+            weight._weight = kernels.weight((weight._pointer,), weight._dtype.code)
+        kept.append(weight)
+        at = kernels.pointer(result.data_pointer)
+        parts.append((at, weight._weight, ffi.NULL, rows, 0))
+        outs.append(result)
+        features += rows
+    is_small = T * columns * features < _ONE_THREAD
+    threads = 1 if is_small else kernels.threads
+    lib.linear(
+        parts,
+        kernels.scratch(lib.product_scratch_bytes(columns, threads)),
+        kernels.pointer(x.data_pointer),
+        len(parts),
+        T,
+        columns,
+        float32.code,
+        float32.code,
+        threads,
+    )
+    return outs
+
+
+def _selected_rows(x: Tensor, index: Any) -> Tensor:
+    """Return the rows that an index selects; a slice is not copied."""
+    if isinstance(index, slice):
+        return x.slice(index.start, index.stop)
+    rows = allocate((len(index), x._shape[1]), float32)
+    np.take(x.numpy(), index, axis=0, out=rows.numpy())
+    return rows
+
+
+def add_change(
+    result: Tensor, rows: Any, low: Tensor, pair: LowRankPair, factor: float
+) -> None:
+    """Add the change of selected rows by one adapter: result[rows] += scale * low B^T.
+
+    Args:
+        result: A float32 tensor [T, out], which changes.
+        rows: The index of the rows.
+        low: A float32 tensor [rows, r], the rows of the matrix A.
+        pair: The matrix B and its scale.
+        factor: The factor of the adapter.
+    """
+    scaled = Tensor.from_numpy(low.numpy() * np.float32(pair.scale * factor))
+    change = allocate((low._shape[0], result._shape[-1]), float32)
+    _multiply(scaled, [pair.b], change)
+    result.numpy()[rows] += change.numpy()
 
 
 def rows_per_call(T: int, products_per_row: int) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
+from ..adapted import AdaptedRows, active, adapted_rows
 from ..checks import (
     check_indices,
     check_kind,
@@ -16,13 +17,14 @@ from ..checks import (
     comparable,
     float_dtype,
 )
-from ..dtype import DType, bfloat16, bool_, checked_scalar, int32, int64
+from ..dtype import DType, bfloat16, bool_, checked_scalar, float32, int32, int64
 from ..errors import DTypeError, IndexOutOfRangeError, ShapeError
 from ..layout import broadcast_shapes, checked_ints, resolve_dim
 from ..op import op, op_that_changes
 from ..quantized import QuantizedTensor, Weight, copy_rows
 from ..tensor import Array, Tensor, allocate
 from .creation import tensor
+from .linear import add_change
 
 
 @op
@@ -49,6 +51,8 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
             have two.
         IndexOutOfRangeError: If an id is out of range.
     """
+    if active.rows is not None and table._name in active.rows.lookups:
+        return _adapted_rows(active.rows, table, ids, dtype)
     check_ndim_at_least("get_rows", table, 1)
     if ids._dtype is int64:
         both = ("table", table), ("ids", ids)
@@ -86,6 +90,31 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
         if isinstance(table, Tensor):
             result.bits()[...] = table.bits()[numbers]
     return result if dtype is None else result.to(dtype)
+
+
+def _adapted_rows(
+    rows: AdaptedRows, table: Weight, ids: Tensor, dtype: DType | str | None
+) -> Tensor:
+    """Select rows, and add the changes of the adapters that are active.
+
+    out[t] = table[ids[t]] + sum over adapters of scale * A[ids[t]] B^T, added in float32,
+    rounded once
+    """
+    name = table._name
+    with adapted_rows(()):  # the look-ups below have no changes
+        result = get_rows(table, ids, float32)
+        numbers = ids.numpy()
+        for each in rows.rounds(ids._shape[0] if ids._shape else 0):
+            places = np.arange(numbers.size)[each.rows]
+            for part in each.parts:
+                pair = part.adapter.lookups.get(name)
+                if pair is not None:
+                    own = places[part.start : part.stop]
+                    low = get_rows(pair.a, Tensor.from_numpy(numbers[own]), float32)
+                    add_change(result, own, low, pair, part.factor)
+    if dtype is None:
+        dtype = bfloat16 if isinstance(table, QuantizedTensor) else table._dtype
+    return result.to(dtype)
 
 
 @op

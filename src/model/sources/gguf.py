@@ -14,6 +14,7 @@ from ...checkpoint.gguf import GgufFile, GgufTensor, read_gguf_parts
 from ...checkpoint.gguf_config import CHAT_TEMPLATE_KEYS, GgufConfig, read_gguf_config
 from ...checkpoint.mapped_file import MappedFile
 from ...checkpoint.names import (
+    EMBEDDINGS,
     LAYER_MATRICES,
     check_tensors,
     part_of,
@@ -27,7 +28,6 @@ from ...tokenizer.gguf_keys import ARRAYS, gguf_tokenizer, ignored_keys
 from ...tokenizer.template_files import TEMPLATE_FILES
 from ...untrusted import label_of
 from ..args import (
-    EMBEDDINGS,
     LinearRopeScaling,
     ModelArgs,
     YarnRopeScaling,

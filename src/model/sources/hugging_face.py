@@ -20,6 +20,8 @@ from ...checkpoint.hugging_face_config import (
 from ...checkpoint.mapped_file import MappedFile
 from ...checkpoint.model_directory import CONFIG_FILE, INDEX, SINGLE
 from ...checkpoint.names import (
+    EMBEDDINGS,
+    OUTPUT,
     check_tensors,
     is_harmless,
     is_matrix,
@@ -32,8 +34,6 @@ from ...checkpoint.safetensors import SafetensorsFile, TensorEntry, read_index
 from ...tokenizer import Tokenizer
 from ...untrusted import label_of, some_of
 from ..args import (
-    EMBEDDINGS,
-    OUTPUT,
     ComputedRopeScaling,
     LinearRopeScaling,
     ModelArgs,

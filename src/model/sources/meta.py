@@ -11,7 +11,7 @@ from ... import ml
 from ...checkpoint.checkpoint import Checkpoint
 from ...checkpoint.mapped_file import MappedFile
 from ...checkpoint.model_directory import shard_files
-from ...checkpoint.names import is_harmless, is_matrix
+from ...checkpoint.names import EMBEDDINGS, OUTPUT, is_harmless, is_matrix
 from ...checkpoint.params import (
     PARAMS_KEYS,
     ignored_params,
@@ -22,7 +22,7 @@ from ...checkpoint.params import (
 from ...checkpoint.shards import MergedShards, check_shards, merge_shards
 from ...checkpoint.torch_pth import map_pth
 from ...tokenizer import Tokenizer
-from ..args import EMBEDDINGS, OUTPUT, ModelArgs, RopeScaling
+from ..args import ModelArgs, RopeScaling
 from . import Source
 
 _PARAMS_FILE = "params.json"

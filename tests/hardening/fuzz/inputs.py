@@ -4,6 +4,7 @@ second.
 
 import io
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,15 @@ from src.cli.session import Turn
 from tests.checkpoint.test_packed_weights import int8_parts, nf4_parts
 from tests.hardening.fuzz.bed import Make
 from tests.inference.published_templates import CHATML_BOS, LLAMA2, LLAMA3, TINYLLAMA
+from tests.model.tiny import Tiny
+from tests.support.adapters import (
+    gguf_arrays,
+    mlx_arrays,
+    peft_arrays,
+    peft_config,
+    random_pairs,
+    write_gguf,
+)
 from tests.support.gguf_writer import CODES, Typed, gguf_bytes, q8_0
 from tests.support.hugging_face_writer import CONFIG
 from tests.support.pth_writer import (
@@ -210,3 +220,47 @@ TOKENIZER_CONFIG: Json = {
 }
 INDEX = {"metadata": {"total_size": 0}, "weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}
 TEXTS = ("", "a\x1b[2J\x9b\u202eb", "\x1b]0;t\x07\r\n\t\u2028 \U0001f642")
+
+
+ADAPTER_ARGS = Tiny("adapted", 8, 1, 2, 1, 12, 16).args()
+ADAPTER_PAIRS = random_pairs(ADAPTER_ARGS, 2, modules="q_proj down_proj embed_tokens")
+ADAPTER_MODULES = ["q_proj", "down_proj", "embed_tokens"]
+PEFT_CONFIG = peft_config(2, 4, ADAPTER_MODULES)
+PEFT_CONFIGS = (
+    PEFT_CONFIG,
+    PEFT_CONFIG
+    | {
+        "r": 3,
+        "target_modules": r".*\.(q_proj|down_proj|embed_tokens)",
+        "rank_pattern": {"q_proj": 2, ".*embed.*": 2, "down_proj": 2},
+        "alpha_pattern": {r"layers\.0\..*": 9},
+        "use_rslora": True,
+        "exclude_modules": ["v_proj"],
+        "layers_to_transform": [0],
+    },
+)
+MLX_CONFIG: Json = {
+    "fine_tune_type": "lora",
+    "lora_parameters": {"rank": 2, "scale": 2.0, "keys": ["self_attn.q_proj"]},
+}
+
+
+def peft_adapters(folder: Path) -> list[bytes]:
+    return [safetensors_bytes(folder, peft_arrays(ADAPTER_PAIRS))]
+
+
+def mlx_adapters(folder: Path) -> list[bytes]:
+    return [safetensors_bytes(folder, mlx_arrays(ADAPTER_PAIRS))]
+
+
+def gguf_adapters(folder: Path) -> list[bytes]:
+    path = folder / "made.gguf"
+    path.unlink(missing_ok=True)
+    write_gguf(path, gguf_arrays(ADAPTER_PAIRS, ADAPTER_ARGS, is_interleaved=True))
+    return [path.read_bytes()]
+
+
+def in_folder(make: Make) -> bytes:
+    """Return the first input that a function makes."""
+    with tempfile.TemporaryDirectory() as name:
+        return make(Path(name))[0]

@@ -3,13 +3,17 @@ accepts.
 """
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from src import ml
 from src.checkpoint import CheckpointError, read_pth, read_safetensors
+from src.checkpoint.adapters import AdapterBase, read_adapter
 from src.checkpoint.gguf import read_gguf
 from src.checkpoint.gguf_config import read_gguf_config
 from src.checkpoint.hugging_face_config import read_hugging_face_config
@@ -193,6 +197,46 @@ def read_files_of_index(data: bytes, path: Path) -> None:
 def read_config(data: bytes, path: Path) -> None:
     config = read_hugging_face_config(path.parent, FAMILIES)
     args_from_config(config, FAMILIES[str(config.given["model_type"])])
+
+
+ADAPTER_BASE = AdapterBase(
+    inputs.ADAPTER_ARGS.tensor_rows, inputs.ADAPTER_ARGS.tensor_sizes, "llama", False
+)
+
+
+def use_adapter(path: Path) -> None:
+    """Read an adapter, and check that its matrices fit the base model."""
+    adapter = read_adapter(path, ADAPTER_BASE)
+    assert adapter.pairs
+    for pair in adapter.pairs.values():
+        assert pair.a.shape[0] == pair.b.shape[1]
+        assert math.isfinite(pair.scale)
+        for matrix in (pair.a, pair.b):
+            assert np.isfinite(matrix.to(ml.float32).numpy()).all()
+
+
+@target(
+    "adapter_config.json",
+    as_json(*inputs.PEFT_CONFIGS),
+    beside={"adapter_model.safetensors": inputs.in_folder(inputs.peft_adapters)},
+)
+@target(
+    "adapter_model.safetensors",
+    inputs.peft_adapters,
+    beside={"adapter_config.json": json.dumps(inputs.PEFT_CONFIG).encode()},
+)
+@target(
+    "adapters.safetensors",
+    inputs.mlx_adapters,
+    beside={"adapter_config.json": json.dumps(inputs.MLX_CONFIG).encode()},
+)
+def read_adapter_directory(data: bytes, path: Path) -> None:
+    use_adapter(path.parent)
+
+
+@target("adapter.gguf", inputs.gguf_adapters)
+def read_adapter_file(data: bytes, path: Path) -> None:
+    use_adapter(path)
 
 
 @target("quantization_config.json", as_json(*inputs.QUANTIZATION))
