@@ -371,8 +371,8 @@ COMMANDS = {
     ),
     "/models": Command("", "list the models on this machine", _models),
     "/lora": Command(
-        "PATH[:SCALE]",
-        "add a LoRA adapter or change its scale; off removes all",
+        "PATH:SCALE",
+        "add a LoRA adapter, or change its scale; off: none",
         _lora,
         None,
     ),

@@ -220,6 +220,7 @@ def test_every_command_does_what_it_says(open_chat, tmp_path, terminal):
         ("/show model", "3.2 M parameters"),
         ("/model", "bundled model: 3.2 M parameters"),
         ("/models", ""),
+        ("/lora", "adapters: none"),
         (f"/save {chat}", "saved: 1 answer and"),
         ("/undo", "removed: What is the capital of Turkey?"),
         (f"/load {chat}", "loaded: 1 answer and"),
