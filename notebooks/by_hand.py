@@ -19,8 +19,8 @@
 # jupyter lab notebooks/by_hand.ipynb
 # ```
 #
-# The cells continue each other, so type all of them, in order. The page imports `src`, the name of the package in a
-# clone; anywhere else it is `llama_bolts`.
+# The examples of this page continue each other, so type all of them, in order. The page imports `src`, the name of the
+# package in a clone; anywhere else it is `llama_bolts`.
 #
 # ## Tensors in eight lines
 #
