@@ -32,6 +32,20 @@ _GAP = 24.0  # the gap between columns
 _ALONE = 460.0  # the width of a single column, which leaves space for notes
 _UNBROKEN = "\0"  # replaces spaces at which a line must not be broken
 
+_STRIP_HEIGHT = 22.0
+_LABEL_HEIGHT = 20.0
+# The parts of the model in the strip below a heading: the name, and the first and last
+# stage.
+_PARTS = (
+    ("text to ids", 1, 3),
+    ("input", 4, 4),
+    ("layer", 5, 6),
+    ("attention", 7, 15),
+    ("feed-forward", 16, 18),
+    ("next token", 19, 21),
+)
+_LAYER = 5, 18
+
 DrawnEnd = tuple[float, str, str]
 """The lower edge of a diagram, the letters for its legend, and a note."""
 Lane = tuple[int, int]
@@ -117,7 +131,49 @@ def draw_heading(sheet: Sheet) -> float:
         code = f"{stage.code.partition(':')[0]}: {stage.function}"
     sheet.text((left, 43), title, size=TITLE, mono=False, bold=True)
     sheet.text((left, 64), code, size=SMALL, ink="soft")
-    return 88.0
+    return _draw_strip(sheet, 84.0) if sheet.number else 88.0
+
+
+def _draw_strip(sheet: Sheet, y: float) -> float:
+    """Draw all stages in a row, the sheet's own one marked, and return the lower edge."""
+    width = INNER / len(STAGES)
+    row = y + _LABEL_HEIGHT
+    held = HOLDS.get(sheet.number, "")
+    first, _, last = held.partition(" to ")
+    inner = range(int(first), int(last) + 1) if held else range(0)
+    for name, start, stop in _PARTS:
+        middle = MARGIN + width * (start + stop - 1) / 2
+        is_here = start <= sheet.number <= stop
+        sheet.text(
+            (middle, y + 13),
+            name,
+            size=SMALL,
+            ink="ink" if is_here else "soft",
+            anchor="middle",
+            mono=False,
+            bold=is_here,
+        )
+        for number in range(start, stop + 1):
+            box = Box(MARGIN + width * (number - 1), row, width - 3, _STRIP_HEIGHT)
+            is_own = number == sheet.number
+            kind = "badge" if is_own else "stage" if number in inner else "dim"
+            sheet.rect(box, kind, radius=3)
+            sheet.text(
+                (box.middle[0], row + 16),
+                str(number),
+                size=SMALL,
+                ink="white" if is_own else "soft",
+                anchor="middle",
+                mono=False,
+                bold=is_own,
+            )
+    line = row + _STRIP_HEIGHT + 6
+    ends = [MARGIN + width * (_LAYER[0] - 1), MARGIN + width * _LAYER[1] - 3]
+    sheet.arrow([(x, line) for x in ends], head=False)
+    label = f"each of {sheet.run.sizes['L']} layers"
+    at = (sum(ends) / 2, line + 17)
+    sheet.text(at, label, size=SMALL, ink="soft", anchor="middle", mono=False)
+    return line + 36
 
 
 def draw_note(sheet: Sheet, note: str, y: float) -> float:

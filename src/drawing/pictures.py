@@ -16,6 +16,7 @@ _MOST_POSITIONS = 32
 _CELL = 17.0
 _LABEL = 150.0
 _MOST_PASSES = 3
+_SHOWN_VALUES = 5
 _RADIUS = 56.0
 _FAINTEST = 0.02  # the smallest attention weight that is drawn
 
@@ -139,7 +140,20 @@ def _product(sheet: Sheet, y: float) -> float:
         (MARGIN, y + 14), "xq: each row times each row of wq", mono=False, bold=True
     )
     draw_product(sheet, sheet.run.first(8)[0], float(MARGIN), y + 24)
-    return y + 24 + HEIGHT + 24
+    y += 24 + HEIGHT + 24
+    token = sheet.run.new_tokens - 1
+    for stage, name in ((6, "normed"), (8, "xq"), (8, "xk"), (8, "xv")):
+        row = sheet.run.values(stage, name)[token]
+        numbers = ", ".join(f"{value:.4g}" for value in row[:_SHOWN_VALUES])
+        line = f"{name}[{token}, :] = {numbers}, ... ({row.size} values)"
+        sheet.text((MARGIN, y + 14), line, size=SMALL)
+        y += 20
+    return draw_note(
+        sheet,
+        f"xq[{token}, 0] is the sum of normed[{token}, :] times row 0 of wq, element by "
+        "element.",
+        y + 4,
+    )
 
 
 def _heads(sheet: Sheet, y: float) -> float:
@@ -181,13 +195,14 @@ def _repeat(sheet: Sheet, y: float) -> float:
 def _rotation(sheet: Sheet, y: float) -> float:
     """Draw the rotation angles of three pairs at the first pass's last position."""
     rotations = sheet.run.values(4, "rotations")
+    head = sheet.run.values(10, "xq")[-1, 0]  # of the last position, after the rotation
     position = sheet.run.new_tokens - 1
     label = (
         f"three of the {sheet.run.sizes['h'] // 2} pairs of each head, at position "
         f"{position}"
     )
     sheet.text((MARGIN, y + 14), label, mono=False, bold=True)
-    pairs = rotations.shape[1]
+    pairs = min(rotations.shape[1], head.size // 2)  # of the first table, if several
     for place, pair in enumerate(dict.fromkeys((0, pairs // 4, pairs - 1))):
         angle = cmath.phase(complex(rotations[-1, pair]))
         step_angle = cmath.phase(complex(rotations[min(1, position), pair])) % math.tau
@@ -204,11 +219,19 @@ def _rotation(sheet: Sheet, y: float) -> float:
         sheet.text((middle[0], box.bottom + 22), label, size=SMALL, anchor="middle")
         label = f"at {position}: {math.degrees(angle):.1f} degrees"
         sheet.text((middle[0], box.bottom + 40), label, size=SMALL, anchor="middle")
+        after = complex(head[2 * pair], head[2 * pair + 1])
+        # A rotation is undone by the conjugate, whichever elements formed the pair.
+        before = after * complex(rotations[-1, pair]).conjugate()
+        for number, (name, value) in enumerate((("before", before), ("after", after))):
+            line = f"{name:6} ({value.real:.3f}, {value.imag:.3f})"
+            at = (middle[0], box.bottom + 60 + 18 * number)
+            sheet.text(at, line, size=SMALL, anchor="middle")
     label = (
         "Grey: angle 0, as at position 0. Green: the angle of this position modulo 360 "
-        "degrees, in float32. The rotation of a pair is a complex multiplication."
+        "degrees, in float32. The rotation of a pair is a complex multiplication. Before "
+        "and after: the pair in query head 0 of the last token."
     )
-    return draw_note(sheet, label, y + 2 * _RADIUS + 92)
+    return draw_note(sheet, label, y + 2 * _RADIUS + 130)
 
 
 def _cache(sheet: Sheet, y: float) -> float:

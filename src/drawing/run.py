@@ -11,7 +11,7 @@ from ..trace.events import size_of
 from ..trace.records import LAYER, MARK, Event, TensorInfo
 
 _EVERY_PASS = (3, 20, 21)
-_WITH_VALUES = (4, 13, 17)
+_WITH_VALUES = (4, 6, 8, 10, 13, 17)
 
 
 @dataclass

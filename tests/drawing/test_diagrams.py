@@ -274,3 +274,44 @@ def test_texts_that_lie_one_on_the_other_are_a_fault():
     canvas.text((40, 55), "one")
     canvas.text((50, 60), "other")
     assert faults(canvas.svg("a page")) == ["'one' overlaps 'other'"]
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_a_strip_shows_the_stage_among_all_stages(number):
+    svg = draw_all(bundled_run())[f"stage-{number:02}.svg"]
+    page = ElementTree.fromstring(svg)
+    strip = [x for x in page.iter(f"{NAMESPACE}rect") if x.attrib["height"] == "22"]
+    kinds = [x.attrib["class"] for x in strip[: len(STAGES)]]
+    assert [i for i, kind in enumerate(kinds, 1) if kind == "badge"] == [number]
+    held = {5: range(6, 19), 7: range(8, 15)}.get(number, ())
+    assert [i for i, kind in enumerate(kinds, 1) if kind == "stage"] == [*held]
+    assert "each of 4 layers" in texts(svg)
+
+
+def test_diagram_8_shows_values_of_the_run():
+    run = bundled_run()
+    token = run.new_tokens - 1
+    lines = texts(draw_all(run)["stage-08.svg"])
+    for stage, name in ((6, "normed"), (8, "xq"), (8, "xk"), (8, "xv")):
+        values = run.values(stage, name)[token]
+        [line] = [x for x in lines if x.startswith(f"{name}[{token}, :] = ")]
+        assert f"= {values[0]:.4g}, {values[1]:.4g}, " in line
+        assert f"({values.size} values)" in line
+
+
+def test_diagram_10_shows_a_pair_before_and_after_its_rotation():
+    run = bundled_run()
+    lines = texts(draw_all(run)["stage-10.svg"])
+    before = run.values(8, "xq")[-1]
+    after = run.values(10, "xq")[-1, 0]
+    pairs = [
+        re.findall(r"\(([-.\d]+), ([-.\d]+)\)", x)
+        for x in lines
+        if x[:6] in ("before", "after ")
+    ]
+    shown = [[float(x) for x in pair[0]] for pair in pairs]
+    assert len(shown) == 6
+    for number, pair in enumerate((0, 4, 15)):
+        place = slice(2 * pair, 2 * pair + 2)
+        assert shown[2 * number] == pytest.approx(before[place].tolist(), abs=0.01)
+        assert shown[2 * number + 1] == pytest.approx(after[place].tolist(), abs=0.001)
