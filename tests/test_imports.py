@@ -40,6 +40,7 @@ ALLOWED = {
     "model": {"ml", "checkpoint", "tokenizer", "catalog", *SHARED},
     "inference": {"ml", "checkpoint", "tokenizer", "model", *SHARED},
     "explorer": {"ml", "tokenizer", "model", "inference", *SHARED},
+    "exercises": {"ml", "checkpoint", "tokenizer", "model", "inference", *SHARED},
     "server": {
         "ml",
         "checkpoint",
@@ -58,6 +59,7 @@ ALLOWED = {
         "inference",
         "drawing",
         "explorer",
+        "exercises",
         "server",
         *SHARED,
     },
@@ -295,7 +297,8 @@ def test_a_second_root_of_errors_is_found(tmp_path):
 # whole, ...
 OF_PACKAGES = {
     "drawing": "drawing/test_diagrams", "explorer": "explorer/test_explorer",
-    "server": "server/test_app",
+    "server": "server/test_app", "exercises": "exercises/test_exercises",
+    "exercises/tasks": "exercises/test_exercises",
 }  # fmt: skip
 # ... and those of what a module is a part of.
 OF_MODULES = {

@@ -20,6 +20,7 @@ import pexpect
 
 from src.checkpoint.names import EMBEDDINGS, OUTPUT
 from src.cli.flag_parser import ranges
+from src.exercises import Exercise, list_exercises
 from src.memory import readable_bytes
 from src.model import MemoryForecast, ModelArgs
 from src.model.quantization import quantization_of, quantized_model_bytes
@@ -30,7 +31,7 @@ from src.trace.records import Event, TensorInfo
 
 from .generated import Producer, line_in, with_blocks, with_lines
 from .listings import stage_code
-from .pages import ROOT, PageError, table
+from .pages import ROOT, PageError, name_of, table
 from .paths import files_on_the_way
 from .runs import LLAMA_3_1_8B, LLAMAS, SIZES_8B, bundled_events, bundled_model, events_8b
 from .touched import CHANGES, checked_places
@@ -50,6 +51,7 @@ _ROWS = (
 _COMMAND = "python -m src.main --temperature 0 --seed 1 --context-length 512"
 _KEYS = {"Ctrl-C": "\x03", "Ctrl-D": "\x04"}
 _PROMPTS = [r"\r\n>>> ", r"\r\n\.\.\. ", pexpect.EOF]  # what the chat shows when it waits
+_EXERCISES_OF = re.compile(r"^<!-- generated: exercises (\d+) -->$", re.MULTILINE)
 _REPEATED = re.compile(r"(\d+)\*(.+)")
 # Figures of `tests.bench.bench_real`, and the rows of the tables that are made of them.
 _REAL_FIGURES = ROOT / "tools" / "real_model.json"
@@ -489,10 +491,57 @@ def touched(page: Path, _argument: str) -> str:
     return table(heading, rows)
 
 
+def exercises(page: Path, argument: str) -> str:
+    """Return the exercises of a chapter, or a table of all without an argument."""
+    if not argument:
+        return _exercise_table(page)
+    own = [each for each in list_exercises() if str(each.chapter) == argument]
+    if not own:
+        raise PageError(f"generated: exercises: expected a chapter, got {argument!r}")
+    return "\n\n".join(map(_exercise_text, own))
+
+
+def _exercise_table(page: Path) -> str:
+    """Return a table of all exercises, with links to their chapters."""
+    pages = {
+        int(chapter): place
+        for place in sorted((ROOT / "docs").glob("*.md"))
+        for chapter in _EXERCISES_OF.findall(place.read_text(encoding="utf-8"))
+    }
+    rows = []
+    for each in list_exercises():
+        place = _from(page, name_of(pages[each.chapter]))
+        chapter = f"[{_title_of(pages[each.chapter])}]({place}#exercises)"
+        time = f"{each.minutes} min"
+        rows.append([each.number, each.title, each.kind, time, each.difficulty, chapter])
+    heading = (
+        "| number | exercise | kind | time | difficulty | chapter |\n"
+        "|---|---|---|--:|---|---|"
+    )
+    return table(heading, rows)
+
+
+def _title_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _exercise_text(exercise: Exercise) -> str:
+    """Return a task, the command that marks an answer, and a folded solution."""
+    facts = f"{exercise.kind}, {exercise.minutes} minutes, {exercise.difficulty}"
+    command = f"python -m src.main --exercise {exercise.number} my_answer.py"
+    return (
+        f"### {exercise.number} {exercise.title}\n\n*{facts}*\n\n{exercise.task}\n"
+        f"```sh\n{command}\n```\n\n"
+        "<details>\n<summary>A solution</summary>\n\n"
+        f"```python\n{exercise.solution}```\n\n</details>"
+    )
+
+
 PRODUCERS: dict[str, Producer] = {
     "chat": chat,
     "code": code,
     "excerpt": excerpt,
+    "exercises": exercises,
     "log": log,
     "memory": memory,
     "path": path,

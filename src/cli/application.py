@@ -63,6 +63,7 @@ _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
 _ACTIONS = {
     "info": ("reports", "report_info"),
     "explain": ("reports", "report_stage"),
+    "exercise": ("exercises", "report_exercise"),
     "list_models": ("model_list", "report_models"),
     "metadata": ("reports", "report_metadata"),
     "verify": ("verify", "report_verify"),
@@ -146,7 +147,7 @@ def describe_error(error: Exception) -> tuple[int, str]:
 def _dispatch(options: Options, console: Console) -> None:
     """Call the selected action, importing only its module."""
     for flag, (module, function) in _ACTIONS.items():
-        if getattr(options, flag) not in (None, False):
+        if getattr(options, flag) not in (None, False, ()):
             getattr(import_module(f".{module}", __package__), function)(options, console)
             return
     if options.jsonl is not None:

@@ -53,6 +53,7 @@ _REPORTS = (
     "--info",
     "--bench",
     "--explain",
+    "--exercise",
     "--perplexity",
 )
 # The flags that select an action. Only one of them is allowed.
@@ -91,6 +92,7 @@ _NEEDS = {
         ("--slots", "--api-key", "--api-key-file", "--no-api-key", "--share-prefixes"),
         ("--serve",),
     ),
+    "--solution": ("--exercise",),
     **dict.fromkeys(("--kl-divergence", "--chunks"), ("--perplexity",)),
     **dict.fromkeys(
         ("--explore-with", "--explore-prompt", "--explore-limit"), ("--explore",)
@@ -132,6 +134,7 @@ _NOT_WITH = (
     ("--chat-template", ("--chat-format",)),
     ("--quiet", ("--verbose",)),
     ("--hf-repo", ("--model",)),
+    ("--exercise", ("--model", "--hf-repo", "--quantize", "--dequantize")),
     ("--jsonl", ("--diagrams", "--explore", "--prompt-cache")),
     ("--grammar", ("--json-schema",)),
     ("--api-key-file", ("--api-key",)),
@@ -616,6 +619,12 @@ class Options(_StepOptions):
         _whole(1, _LAST_STAGE, "a stage from "),
         f"explain stage N of the {_LAST_STAGE} stages of the trace",
     ]
+    exercise: Annotated[
+        tuple[str, ...],
+        {"nargs": "+", "metavar": "N.M [FILE]", "default": []},
+        "list: all exercises; N.M: a task; N.M FILE: mark the Python program in FILE",
+    ]
+    solution: Annotated[bool, _SWITCH, "with --exercise N.M: show a solution"]
 
 
 _NAMES = {
@@ -665,6 +674,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     parser = build_parser()
     parsed, unknown = parser.parse_known_args(arguments)
     values = vars(parsed)
+    _read_exercise(parser, values)
     flags = [argument for argument in unknown if argument.startswith("-")]
     if flags:
         parser.error(
@@ -705,6 +715,18 @@ def build_parser() -> FlagParser:
     group.add_argument("-h", "--help", action="help", help="this text")
     parser.add_foreign_flags()
     return parser
+
+
+def _read_exercise(parser: argparse.ArgumentParser, values: dict[str, Any]) -> None:
+    """Convert the words after `--exercise`, which takes all words that follow it."""
+    words: list[str] = values["exercise"]
+    if "-" in words:
+        words.remove("-")
+        values["standard_input"] = "-"
+    if len(words) > 2:
+        got = " ".join(words[2:])
+        parser.error(f"argument --exercise: expected N.M and at most one FILE, got {got}")
+    values["exercise"] = tuple(words)
 
 
 def _check_combinations(

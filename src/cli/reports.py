@@ -1,6 +1,7 @@
 """Reports: `--metadata`, `--info` and `--explain`."""
 
 import platform
+import re
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -168,9 +169,15 @@ def report_stage(options: Options, console: Console) -> None:
     section = section_of(page, stage.heading)
     if not section:
         raise UsageError(f"{page}: heading: expected {stage.heading!r}, got none")
-    console.report_markdown(f"## {stage.heading}\n\n{section}")
+    console.report_markdown(f"## {stage.heading}\n\n{_unfolded(section)}")
     code = f"code:    {PACKAGE.parent / stage.code} {stage.function}"
     console.report("", f"chapter: {page}#{anchor}", f"diagram: {diagram}", code)
+
+
+def _unfolded(section: str) -> str:
+    """Return a section whose answers are plain text: a terminal cannot hide text."""
+    shown = re.sub(r"<details>\n<summary>(.*?)</summary>\n\n", r"**\1.** ", section)
+    return shown.replace("\n\n</details>", "")
 
 
 def _page_path(name: str) -> Path:

@@ -178,3 +178,10 @@ def test_a_chapter_is_inside_of_an_installed_package_or_an_error_names_both_plac
     done = run("--explain", "13")
     assert f"chapter: {package}/{name}#stage-13".encode() in done.stdout
     assert f"diagram: {package}/diagrams/stage-13.svg".encode() in done.stdout
+
+
+def test_the_answer_to_an_exercise_is_plain_text(run):
+    text = run("--explain", "2").stdout.decode()
+    assert "**Answer.** It raises a `TokenIdError`" in text
+    assert "details>" not in text
+    assert "<summary>" not in text

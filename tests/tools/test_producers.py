@@ -101,3 +101,27 @@ def test_an_excerpt_has_the_lines_of_the_source():
 def test_the_ids_of_the_prompt_are_those_of_llama_3():
     tokenizer = load_tokenizer(shared_data("llama3/tokenizer.model").parent)
     assert tuple(encode_chat(tokenizer, [Message("user", PROMPT)])) == LLAMA_3_IDS
+
+
+def test_the_exercises_of_a_chapter_have_folded_solutions():
+    text = produced("exercises 10")
+    numbers = re.findall(r"^### (\S+) ", text, flags=re.MULTILINE)
+    assert numbers[:2] == ["10.1", "10.2"]
+    folded = re.findall(r"<details>.*?</details>", text, flags=re.DOTALL)
+    assert len(folded) == len(numbers)
+    assert all("```python\n" in part for part in folded)
+    assert "--exercise 10.2 my_answer.py" in text
+
+
+def test_the_table_of_exercises_links_to_their_chapters():
+    rows = produced("exercises").split("\n")[2:]
+    assert len(rows) >= 40
+    assert "| 10.2 | Rotate queries and keys | write it | 15 min | medium |" in "\n".join(
+        rows
+    )
+    assert all(re.search(r"\]\([\w-]+\.md#exercises\) \|$", row) for row in rows)
+
+
+def test_exercises_of_a_chapter_without_exercises_are_an_error():
+    with pytest.raises(PageError, match="expected a chapter, got '99'"):
+        produced("exercises 99")

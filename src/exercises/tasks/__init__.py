@@ -1,0 +1,1 @@
+"""The exercises, one in each module."""
