@@ -4,7 +4,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -49,7 +51,6 @@ def page(browser) -> Iterator:
 
 def test_a_search_finds_rope(site, page):
     page.goto(f"file://{site}/index.html")
-    page.wait_for_url("**/README.html")
     page.fill(".sidebar-search", "RoPE")
     page.press(".sidebar-search", "Enter")
     page.wait_for_selector("#search-results li")
@@ -133,3 +134,136 @@ def luminance(colour: str) -> float:
     return sum(
         weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
     )
+
+
+class Links(HTMLParser):
+    """The targets of a page's links and pictures, and the ids that links may have."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.ids |= {values[name] or "" for name in ("id", "name") if values.get(name)}
+        target = values.get({"a": "href", "img": "src"}.get(tag, "")) or ""
+        if target and not re.match(r"[a-z]+:", target):
+            self.targets.append(unquote(target))
+
+
+def broken_links(site: Path) -> list[str]:
+    """Return the links of all pages that lead nowhere, with the page of each."""
+    pages = {
+        path: Links(path.read_text(encoding="utf-8"))
+        for path in site.rglob("*.html")
+        if path.parent.name != "explorer"  # the explorer's own page uses its script
+    }
+    broken = []
+    for path, links in pages.items():
+        for target in links.targets:
+            file, _, anchor = target.partition("#")
+            place = (path.parent / file).resolve() if file else path
+            is_there = place.exists() and (
+                not anchor or place not in pages or anchor in pages[place].ids
+            )
+            if not is_there:
+                broken.append(f"{path.relative_to(site)}: {target}")
+    return broken
+
+
+def test_every_link_and_picture_leads_somewhere(site):
+    assert broken_links(site) == []
+
+
+def test_a_broken_link_is_found(tmp_path):
+    (tmp_path / "a.html").write_text('<a href="b.html#x">b</a><img src="no.svg">')
+    (tmp_path / "b.html").write_text('<h1 id="y"><a href="a.html">a</a></h1>')
+    assert broken_links(tmp_path) == ["a.html: b.html#x", "a.html: no.svg"]
+
+
+PLACES = ("index", "README", "docs/10-rope", "docs/14b-attention", "docs/EXERCISES")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400, 2560])
+def test_pages_fit_the_width_in_both_themes_and_say_nothing(site, page, width, theme):
+    page.set_viewport_size({"width": width, "height": 1000})
+    page.emulate_media(color_scheme=theme)
+    for place in PLACES:
+        page.goto(f"file://{site}/{place}.html")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (luminance(paper) > 0.5) == (theme == "light"), place
+
+
+def test_the_first_page_leads_to_the_ways_of_learning(site, page):
+    page.goto(f"file://{site}/index.html")
+    picture = page.locator("article img")
+    assert picture.evaluate("node => node.decode().then(() => node.naturalWidth)") == 900
+    ways = page.locator(".landing-ways a")
+    assert ways.count() == 6
+    page.click(".landing-ways a[href*='EXERCISES']")
+    assert "Exercises that the engine marks" in page.title()
+
+
+def test_a_chapter_leads_to_the_ones_before_and_after_it(site, page):
+    page.goto(f"file://{site}/docs/10-rope.html")
+    page.click(".related-pages .next-page")
+    assert page.url.endswith("docs/11-kv-cache.html")
+    page.click(".related-pages .prev-page")
+    assert page.url.endswith("docs/10-rope.html")
+
+
+def test_solutions_are_folded_until_they_are_opened(site, page):
+    page.goto(f"file://{site}/docs/10-rope.html#exercises")
+    solution = page.locator("details").first
+    code = solution.locator("pre")
+    api.expect(code).to_be_hidden()
+    solution.locator("summary").click()
+    api.expect(code).to_be_visible()
+    assert "def rotations" in code.inner_text()
+
+
+def test_code_is_copied_with_a_button(site, browser, page):
+    browser.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"file://{site}/docs/EXERCISES.html")
+    block = page.locator("article .highlight").first
+    block.hover()
+    block.locator(".copy").click()
+    api.expect(block.locator(".copy")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("python -m src.main --exercise list")
+    assert "Copy" not in copied
+
+
+def test_a_diagram_is_enlarged_and_moved_in_a_dialog(site, page):
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.goto(f"file://{site}/docs/14b-attention.html")
+    pictures = page.locator("article img")
+    assert page.locator("article img.zoomable").count() == pictures.count() > 5
+    pictures.first.click()
+    dialog = page.locator("dialog.zoom")
+    api.expect(dialog).to_be_visible()
+    large = dialog.locator("img")
+    before = large.bounding_box()
+    page.keyboard.press("+")
+    assert large.bounding_box()["width"] == pytest.approx(
+        1.25 * before["width"], rel=0.01
+    )
+    page.mouse.move(700, 450)
+    page.mouse.wheel(0, -100)
+    page.wait_for_function(
+        "document.querySelector('.zoom img').style.transform.includes('1.56')"
+    )
+    page.keyboard.press("Escape")
+    api.expect(dialog).to_be_hidden()
+
+
+def test_a_notebook_is_rendered(site, page):
+    page.goto(f"file://{site}/docs/BY-HAND.html")
+    page.click("a[href*='by_hand.ipynb']")
+    assert page.locator(".notebook .cell-code").count() >= 20
+    assert page.locator(".notebook h2").count() >= 3
+    assert "cell_type" not in page.locator("article").inner_text()

@@ -5,17 +5,20 @@ the documentation. This file adds the menu, and a page for each source file that
 documentation links to. It needs the `docs` extra.
 """
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from docutils.nodes import SkipNode, math_block
 from latex2mathml.converter import convert
+from markdown_it import MarkdownIt
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_for_filename
+from pygments.lexers import PythonLexer, get_lexer_for_filename
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
@@ -25,6 +28,7 @@ from tools.pages import MENU, ROOT, Link, documents, links, name_of, with_target
 
 _COPIED = (".svg", ".png", ".html")  # copied to the site unchanged
 _SUFFIXES = (".py", ".c", ".h", ".inc", ".md", *_COPIED)
+_MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})
 _FORMATTER: HtmlFormatter[str] = HtmlFormatter(
     linenos="inline", lineanchors="L", anchorlinenos=True, wrapcode=True
 )
@@ -41,8 +45,9 @@ myst_url_schemes = {"http": None, "https": None, "code": {"url": "{{path}}#{{fra
 highlight_language = "none"
 smartquotes = False
 html_theme = "furo"
-html_static_path = ["site.css"]
+html_static_path = ["site.css", "site.js"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_show_copyright = html_copy_source = False
 html_show_search_summary = False  # browsers do not fetch it from local files
 
@@ -102,8 +107,10 @@ def _place(file: Path) -> str:
 
 def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
     """Yield the pages of source files and folders, and copy files that browsers show."""
-    front = '<meta http-equiv="refresh" content="0; url=README.html">'
-    yield "index", {"title": project, "metatags": front, "body": ""}, "page.html"
+    front = Path(__file__).with_name("landing.html").read_text(encoding="utf-8")
+    yield "index", {"title": project, "body": front}, "page.html"
+    for name in ("diagrams/model.svg", "docs/explorer/example.html"):  # it shows these
+        _copy(ROOT / name, app)
     linked = {
         file
         for page in documents()
@@ -113,9 +120,7 @@ def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
     for file in linked:
         name = name_of(file)
         if file.suffix in _COPIED:
-            copy = Path(app.outdir) / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
+            _copy(file, app)
             continue
         if file.is_dir():
             body = "<br>\n".join(
@@ -126,10 +131,42 @@ def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
                 if entry.suffix in _SUFFIXES
                 or (entry.is_dir() and entry.name != "__pycache__")
             )
+        elif file.suffix == ".ipynb":
+            body = _notebook(json.loads(file.read_text(encoding="utf-8")))
         else:
-            # A notebook is JSON, under a name that pygments does not know.
-            known = f"{file.stem}.json" if file.suffix == ".ipynb" else file.name
-            lexer = get_lexer_for_filename(known, stripnl=False)
+            lexer = get_lexer_for_filename(file.name, stripnl=False)
             body = highlight(file.read_text(encoding="utf-8"), lexer, _FORMATTER)
         context = {"title": name, "body": f"<h1>{name}</h1>\n{body}"}
         yield _place(file).removesuffix(".html"), context, "page.html"
+
+
+def _copy(file: Path, app: Sphinx) -> None:
+    """Copy a file of the repository to its path in the site."""
+    copy = Path(app.outdir) / name_of(file)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, copy)
+
+
+def _notebook(document: dict[str, Any]) -> str:
+    """Return the cells of a notebook as HTML, text rendered and code highlighted."""
+    cells = []
+    for cell in document["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "code":
+            code = highlight(text, PythonLexer(), HtmlFormatter())
+            cells.append(f'<div class="cell-code highlight-python">{code}</div>')
+        else:
+            cells.append(_MARKDOWN.render(with_targets(text, _page_target)))
+    return f'<div class="notebook">{"".join(cells)}</div>'
+
+
+def _page_target(link: Link) -> str:
+    """Return the target of a link in a notebook, with pages and code as HTML."""
+    file = _linked_file(ROOT / "notebooks" / "page", link)
+    if file is not None:
+        place = os.path.relpath(_place(file), "notebooks")
+        line = link.target.rpartition("#L")[2]
+        return f"{place}#L-{line}" if line.isdigit() else place
+    path, mark, anchor = link.target.partition("#")
+    page = path.removesuffix(".md")
+    return f"{page}.html{mark}{anchor}" if page != path else link.target
