@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from .errors import mismatch
-from .gguf import GgufFile, GgufValue
+from .gguf import GgufFile
 from .params import (
     ANY,
+    MOST_LAYERS,
     SIZE,
     Rule,
     check_divides,
@@ -54,6 +55,7 @@ class GgufSchema:
         has_own_output: Whether llama.cpp requires `output.weight`.
         heads_fill_dim: Whether the total size of the query heads must equal the model
             dimension.
+        per_layer: The keys whose value may be an array with one element per layer.
         rope_tensors: The names of the rotary frequency factors that a file may contain.
 
     Source: llama.cpp src/models/*.cpp (`load_arch_tensors`), and tests with xllamacpp.
@@ -68,6 +70,7 @@ class GgufSchema:
     has_own_output: bool = False
     heads_fill_dim: bool = False
     rope_tensors: tuple[str, ...] = (ROPE_FACTORS,)
+    per_layer: tuple[str, ...] = ()
 
 
 class HasGgufSchema(Protocol):
@@ -146,7 +149,7 @@ class GgufConfig:
 
     architecture: str
     # The file's values, keyed without the architecture prefix.
-    given: Mapping[str, GgufValue]
+    given: Mapping[str, object]
     sizes: Mapping[str, Any]  # keyed by `ModelArgs` name
     rope_factor: float  # divisor of all rotary frequencies, 1 by default
     # Architecture keys that have no effect, with their prefix.
@@ -178,7 +181,8 @@ def read_gguf_config(file: GgufFile, families: Mapping[str, HasGgufSchema]) -> G
     name = family.gguf.architecture
     own_rules = family.gguf.rules
     prefix = f"{name}."
-    values = {key: value for key, value in keys.items() if key.startswith(prefix)}
+    arrays = {prefix + key: MOST_LAYERS for key in family.gguf.per_layer}
+    values = file.decoded(prefix, arrays)
     kind = values.get(f"{prefix}rope.scaling.type")
     of_yarn = _YARN_RULES if kind == "yarn" else {}
     rules = {

@@ -70,6 +70,7 @@ class ConfigSchema:
         scalings: Additional types of rotary embedding scaling, each with the rules for
             its required keys.
         rope_rules: Rules for additional optional keys in the rotary embedding.
+        default_rope: The rotary embedding of a file that describes none.
         local_rope_theta: If layers with a window have a rotary embedding of their own,
             its default base; otherwise None.
     """
@@ -80,6 +81,7 @@ class ConfigSchema:
     per_layer: tuple[str, ...] = ()
     scalings: Mapping[str, Mapping[str, Rule]] = field(default_factory=dict)
     rope_rules: Mapping[str, Rule] = field(default_factory=dict)
+    default_rope: Mapping[str, object] = field(default_factory=dict)
     local_rope_theta: float | None = None
 
 
@@ -98,7 +100,6 @@ WINDOWS: dict[str, Rule] = {"sliding_window": SIZE, "use_sliding_window": BOOLEA
 
 _MISSING_PARTS = {
     "ministral": "windows in some layers",
-    "ministral3": "the rotary embedding YaRN",
     **dict.fromkeys(
         ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe"), "a mixture of experts"
     ),
@@ -352,7 +353,12 @@ def _rope(
     outer: float | None = value_of(config, "rope_theta", None)
     spellings = [key for key in _ROPE_SPELLINGS if config.get(key)]
     readings = [
-        _rope_of(f"{label}: {key}", value_of(config, key, {}), outer, schema)
+        _rope_of(
+            f"{label}: {key}",
+            value_of(config, key, dict[str, object]()) or schema.default_rope,
+            outer,
+            schema,
+        )
         for key in spellings or ("rope_parameters",)
     ]
     if readings[0] != readings[-1]:
@@ -360,6 +366,7 @@ def _rope(
     return readings[0]
 
 
+_LOCAL_THETA = "rope_local_base_freq"
 _FULL = "full_attention"
 _SLIDING = "sliding_attention"
 
@@ -391,7 +398,9 @@ def _local_rope_theta(
     """Return the base of the rotary embedding in layers with a window, if it has one."""
     if schema.local_rope_theta is None:
         return None
-    theta: float = value_of(config, "rope_local_base_freq", schema.local_rope_theta)
+    theta = schema.local_rope_theta
+    if _LOCAL_THETA in schema.rules:
+        theta = value_of(config, _LOCAL_THETA, theta)
     ropes = _ropes_of_kinds(label, config, schema)
     if ropes is not None:
         rope = _rope_of(f"{label}: rope_parameters", ropes[_SLIDING], None, schema)

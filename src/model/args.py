@@ -79,6 +79,12 @@ class ComputedRopeScaling(ABC):
     def magnitude(self) -> float:
         """Return the absolute value of the complex numbers in the rotary table."""
 
+    def magnitudes(
+        self, positions: npt.NDArray[np.float64], /
+    ) -> npt.NDArray[np.float64]:
+        """Return the absolute values at positions [n], which are usually equal."""
+        return np.full(len(positions), self.magnitude)
+
     @abstractmethod
     def scaled(
         self, frequencies: npt.NDArray[np.float64], theta: float, length: int, /

@@ -397,6 +397,10 @@ def _notes(
     is_stored = any(
         isinstance(dtype, ml.BlockDType) for dtype in checkpoint.dtypes.values()
     )
+    windows = [window for window in args.windows if window is not None]
+    if windows:
+        layers = f"{len(windows)} of {args.n_layers} layers"
+        notes.append(f"window of {max(windows)} positions in {layers}")
     if stored is not None and not is_stored:
         notes.append(f"dequantized from {stored} to {args.dtype}")
     quantized = [

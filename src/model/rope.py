@@ -101,12 +101,15 @@ def rotary_table(args: ModelArgs, length: int) -> ml.Tensor:
 def _table_of(rotary_dim: int, theta: float, scaling: Any, length: int) -> ml.Tensor:
     """Build the table of one theta and scaling: complex64 [length, r/2]."""
     frequencies = pair_frequencies(rotary_dim, theta, scaling, length)
-    magnitude = scaling.magnitude if isinstance(scaling, ComputedRopeScaling) else 1.0
     table = ml.zeros((length, rotary_dim // 2), dtype=ml.complex64)
     for start in range(0, length, _CHUNK):
         stop = min(start + _CHUNK, length)
         # This is exact, because float32 represents all integers up to 2^24.
         positions = ml.arange(start, stop, dtype=ml.float32)
         angles = ml.outer(positions, frequencies)  # [S], [h/2] -> [S, h/2]
-        table.set_slice(start, stop, ml.polar(ml.full_like(angles, magnitude), angles))
+        lengths = ml.ones_like(angles)
+        if isinstance(scaling, ComputedRopeScaling):
+            column = scaling.magnitudes(np.arange(start, stop, dtype=np.float64))
+            lengths = ml.multiply(lengths, ml.tensor(column[:, None], dtype=ml.float32))
+        table.set_slice(start, stop, ml.polar(lengths, angles))
     return table

@@ -12,7 +12,7 @@ from .args import (
     YarnRopeScaling,
 )
 from .errors import mismatch
-from .families import FAMILIES
+from .families import FAMILIES, yarn_keys
 from .rope import rope_factors
 
 _KNOWN_ROPE_FACTORS = (8.0, 32.0)  # Llama 3.1; Llama 3.2 1B and 3B
@@ -68,24 +68,6 @@ def hugging_face_config(
             config["bos_token_id"] = tokenizer.bos_id
         config["eos_token_id"] = sorted(tokenizer.stop_ids)
     return config
-
-
-def yarn_keys(scaling: YarnRopeScaling) -> dict[str, object]:
-    """Return the value of `rope_scaling` for YaRN."""
-    optional = {
-        name: value
-        for name in ("attention_factor", "mscale", "mscale_all_dim")
-        if (value := getattr(scaling, name)) is not None
-    }
-    return {
-        "rope_type": "yarn",
-        "factor": scaling.factor,
-        "original_max_position_embeddings": scaling.original_context_length,
-        "beta_fast": scaling.beta_fast,
-        "beta_slow": scaling.beta_slow,
-        "truncate": scaling.truncate,
-        **optional,
-    }
 
 
 def with_named_scaling(args: ModelArgs) -> ModelArgs:

@@ -226,7 +226,10 @@ def _yarn_keys(scaling: YarnRopeScaling, schema: GgufSchema) -> dict[str, NewVal
     if schema.has_yarn_keys:
         keys["rope.scaling.yarn_beta_fast"] = scaling.beta_fast
         keys["rope.scaling.yarn_beta_slow"] = scaling.beta_slow
-    if scaling.attention_factor is not None or scaling.mscale:
+    is_quotient = scaling.attention_factor is None and scaling.mscale == 1.0
+    if schema.has_yarn_keys and is_quotient and scaling.mscale_all_dim:
+        keys["rope.scaling.yarn_log_multiplier"] = scaling.mscale_all_dim
+    elif scaling.attention_factor is not None or scaling.mscale:
         quotient = scaling.magnitude / scaling.plain_magnitude
         keys["rope.scaling.attn_factor"] = quotient
     return keys

@@ -6,6 +6,8 @@ the blocks and lanes of absolute positions, wherever a window begins.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from .. import ml
 from ..trace import mark
@@ -14,6 +16,25 @@ from .context import InferenceContext
 from .llama import LlamaAttention, Weights
 
 _LANES = 16  # lanes in which softmax adds the exponentials of a row
+
+
+@dataclass(frozen=True)
+class WindowArgs(ModelArgs):
+    """Llama's sizes and constants, and the windows of layers.
+
+    Attributes:
+        window: The number of positions that a token sees in a layer with a window.
+        window_layers: The layers with a window.
+    """
+
+    window: int | None = None
+    window_layers: tuple[int, ...] = ()
+
+    @property
+    def windows(self) -> Sequence[int | None]:
+        """Return, for each layer, the number of positions that a token sees, or None."""
+        layers = range(self.n_layers)
+        return [self.window if n in self.window_layers else None for n in layers]
 
 
 class WindowAttention(LlamaAttention):
@@ -58,10 +79,7 @@ class WindowAttention(LlamaAttention):
         xq, xk, xv = self.heads(x)  # [T, D] -> [T, H, h], [T, K, h], [T, K, h]
 
         mark(10)  # rotary embedding: position becomes an angle
-        if self.columns is not None:
-            rotations = rotations[:, self.columns].contiguous()
-        xq = self.rotate(xq, rotations)
-        xk = self.rotate(xk, rotations)
+        xq, xk = self.rotate_both(xq, xk, rotations)
 
         mark(11)  # KV cache update
         cache = context.caches[self.layer]
@@ -75,6 +93,14 @@ class WindowAttention(LlamaAttention):
             )
         T, H, h = output.shape
         return self.project(output.reshape(T, H * h))  # [T, H*h] -> [T, D]
+
+    def rotate_both(
+        self, xq: ml.Tensor, xk: ml.Tensor, rotations: ml.Tensor
+    ) -> tuple[ml.Tensor, ml.Tensor]:
+        """Rotate queries [T, H, h] and keys [T, K, h] by the layer's rotary table."""
+        if self.columns is not None:
+            rotations = rotations[:, self.columns].contiguous()
+        return self.rotate(xq, rotations), self.rotate(xk, rotations)
 
     def eager(
         self,

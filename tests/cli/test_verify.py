@@ -200,7 +200,7 @@ def test_every_layout_agrees(run, tmp_path, here, layout):
         stages[3:4] = [9, 8, 9]
     if layout == "gemma3_text":
         stages[5:5] = [9, 9]
-    if "olmo2" in layout:
+    if "olmo" in layout:
         stages = [
             4,
             *[8] * 5,

@@ -42,6 +42,30 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "logits_scaling": 1.5,
     },
     "olmo2": {"model_type": "olmo2"},
+    "olmo3": {
+        "model_type": "olmo3",
+        "sliding_window": 8,
+        "rope_theta": 500000,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "original_max_position_embeddings": 12,
+        },
+    },
+    "ministral3": {
+        "model_type": "ministral3",
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1000000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 10,
+            "beta_fast": 16.0,
+            "beta_slow": 0.5,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.5,
+            "llama_4_scaling_beta": 0.25,
+        },
+    },
     "gemma2": {
         "model_type": "gemma2",
         "hidden_activation": "gelu_pytorch_tanh",
@@ -59,6 +83,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
+# Families whose GGUF files are limited to the window.
+LIMITED: dict[str, dict[str, Any]] = {
+    "mistral": {"model_type": "mistral", "sliding_window": 11},
+}
 # Rows of whole blocks of each format.
 EVEN_SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 6,
@@ -67,7 +95,7 @@ EVEN_SIZES = {
 
 def config_of(family: str, **changes: object) -> dict[str, Any]:
     """Returns the content of config.json."""
-    config = _SIZES | CONFIGS[family] | changes
+    config = _SIZES | (CONFIGS | LIMITED)[family] | changes
     if family.startswith("gemma"):  # GGUF files imply the head dimension
         config.setdefault("query_pre_attn_scalar", config.get("head_dim"))
     return config

@@ -190,10 +190,9 @@ def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path) -> None:
     assert (llama.layer_rows, llama.biases, llama.dtype) == (LAYER_ROWS, (), ml.bfloat16)
     mistral = from_config(tmp_path, sizes, model_type="mistral")
     assert mistral.n_kv_heads == 8
-    assert (mistral.max_context_length, mistral.sliding_window) == (4096, 4096)
-    # A window that is null caps nothing: the default of the positions shows.
+    assert (mistral.max_context_length, mistral.windows) == (131072, [4096, 4096])
     unlimited = from_config(tmp_path, sizes, model_type="mistral", sliding_window=None)
-    assert (unlimited.max_context_length, unlimited.sliding_window) == (131072, None)
+    assert (unlimited.max_context_length, unlimited.windows) == (131072, [None, None])
 
 
 def test_biases_are_those_of_the_two_settings(tmp_path: Path) -> None:
@@ -202,15 +201,13 @@ def test_biases_are_those_of_the_two_settings(tmp_path: Path) -> None:
     assert from_config(tmp_path, CONFIG, mlp_bias=True).biases == ("w1", "w2", "w3")
 
 
-@pytest.mark.parametrize(
-    ("window", "context", "limit"),
-    [(None, 32768, None), (4096, 4096, 4096), (32768, 32768, None), (65536, 32768, None)],
-)
-def test_a_sliding_window_caps_the_context_of_a_mistral(
-    tmp_path: Path, window: int | None, context: int, limit: int | None
+@pytest.mark.parametrize("window", [None, 4096, 32768, 65536])
+def test_every_layer_of_a_mistral_has_the_window(
+    tmp_path: Path, window: int | None
 ) -> None:
     args = from_config(tmp_path, MISTRAL_7B_V01, sliding_window=window)
-    assert (args.max_context_length, args.sliding_window) == (context, limit)
+    assert args.max_context_length == 32768
+    assert args.windows == [window] * args.n_layers
 
 
 SCALED = replace(GROUPED.args(), rope_scaling=RopeScaling(8.0))

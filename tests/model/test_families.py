@@ -11,17 +11,18 @@ import pytest
 
 from src import ml
 from src.checkpoint import CheckpointError
-from src.model import InferenceContext, ModelArgs, load_model
+from src.model import InferenceContext, ModelArgs, ModelConfigError, load_model
 from src.model.sources import find_source
 from src.model.sources.hugging_face import HuggingFaceSource
-from tests.model.families import CONFIGS, config_of, write_family
+from tests.model.families import CONFIGS, LIMITED, config_of, write_family
 from tests.model.test_llama import DTYPES, check_every_way, run
 from tests.model.tiny import uniform
 from tests.support.safetensors_writer import write_safetensors
 
 LENGTH = 40
+YARN: dict[str, Any] = CONFIGS["ministral3"]["rope_parameters"]
 WEIGHTS = "model.safetensors"
-EVERY_FAMILY = pytest.mark.parametrize("family", CONFIGS)
+EVERY_FAMILY = pytest.mark.parametrize("family", [*CONFIGS, *LIMITED])
 IDS = [int(65 * (x + 1)) for x in uniform(7, LENGTH)]
 
 
@@ -66,6 +67,16 @@ def test_fused_and_eager_attention_give_the_same_bits(
         ("gemma2", {"final_logit_softcapping": 2.5}),
         ("gemma3_text", {"layer_types": ["full_attention"] * 7}),
         ("gemma3_text", {"rope_theta": 1e5}),
+        ("mistral", {"sliding_window": 12}),
+        ("mistral", {"sliding_window": None}),
+        ("olmo3", {"sliding_window": 9}),
+        ("olmo3", {"layer_types": ["sliding_attention"] * 4}),
+        ("olmo3", {"rope_scaling": None}),
+        ("olmo3", {"rope_theta": 1e4}),
+        ("ministral3", {"sliding_window": 9}),
+        ("ministral3", {"rope_parameters": YARN | {"llama_4_scaling_beta": 0.4}}),
+        ("ministral3", {"rope_parameters": YARN | {"factor": 5.0}}),
+        ("ministral3", {"rope_parameters": YARN | {"mscale_all_dim": 0.4}}),
         ("gemma3_text", {"rope_local_base_freq": 1e5}),
     ],
 )
@@ -107,6 +118,32 @@ def test_a_window_that_is_off_limits_nothing(tmp_path: Path) -> None:
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
+    "mistral": {
+        "n_kv_heads": 8,
+        "max_context_length": 131072,
+        "head_dim": 2,
+        "window": 4096,
+        "window_layers": (0, 1, 2, 3),
+    },
+    "ministral3": {
+        "n_kv_heads": 8,
+        "max_context_length": 262144,
+        "norm_eps": 1e-5,
+        "head_dim": 128,
+        "window": None,
+        "rope_theta": 1e6,
+        "beta": 0.1,
+    },
+    "olmo3": {
+        "n_kv_heads": 32,
+        "max_context_length": 2048,
+        "norm_eps": 1e-5,
+        "head_dim": 2,
+        "window": 4096,
+        "window_layers": (0, 1, 2),
+        "rope_theta": 500000.0,
+        "local_rope_theta": 500000.0,
+    },
     "qwen2": {
         "n_kv_heads": 32,
         "max_context_length": 32768,
@@ -172,7 +209,10 @@ def test_a_missing_key_has_the_default_of_transformers(
     absent = dict.fromkeys(
         (
             "num_key_value_heads", "head_dim", "rms_norm_eps", "max_position_embeddings",
-            *(k for k in CONFIGS[family] if k not in ("model_type", "num_hidden_layers")),
+            *(
+                k for k in (CONFIGS | LIMITED)[family]
+                if k not in ("model_type", "num_hidden_layers")
+            ),
         ), "absent",
     )  # fmt: skip
     sizes = {"hidden_size": 64, "num_attention_heads": 32}
@@ -183,7 +223,9 @@ def test_a_missing_key_has_the_default_of_transformers(
     assert source.tied is (family in ("smollm3", "gemma2", "gemma3_text"))
     null = args_of(tmp_path, family, **absent | sizes | {"num_key_value_heads": None})
     assert null.n_kv_heads == 32
-    theta = {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
+    rope = YARN if family == "ministral3" else {"rope_type": "default"}
+    others = dict.fromkeys(("rope_scaling", "rope_theta"), "absent")
+    theta = others | {"rope_parameters": rope | {"rope_theta": 7.0}}
     assert args_of(tmp_path, family, **theta).rope_theta == 7.0
 
 
@@ -200,6 +242,14 @@ BAD: dict[str, tuple[str, dict[str, object], str]] = {
         "smollm3",
         {"use_sliding_window": True, "sliding_window": 16},
         "use_sliding_window: expect",
+    ),
+    "YaRN in layers with a window": (
+        "olmo3",
+        {
+            "rope_scaling": "absent",
+            "rope_parameters": {"sliding_attention": {"rope_type": "yarn", "factor": 2}},
+        },
+        "rope_parameters.sliding_attention: expected an unscaled rotary embedding",
     ),
     "no switch": (
         "qwen3",
@@ -282,6 +332,30 @@ def test_what_is_not_supported_is_refused_in_a_line(
     assert str(caught.value).startswith(str(tmp_path / "config.json"))
     assert words in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        (
+            "ministral3",
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4}},
+            "rope_parameters: expected YaRN with llama_4_scaling_beta, got none",
+        ),
+        (
+            "ministral3",
+            {"rope_parameters": {"llama_4_scaling_beta": 0.1}},
+            "rope_parameters: expected YaRN, got another scaling or none",
+        ),
+        ("olmo3", {"sliding_window": None}, "sliding_window: expected a whole number"),
+    ],
+)
+def test_a_part_that_a_family_needs_is_not_left_out(
+    tmp_path: Path, family: str, changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ModelConfigError) as caught:
+        args_of(tmp_path, family, **changes)
+    assert words in str(caught.value)
 
 
 SHAPES = {

@@ -116,8 +116,9 @@ def test_a_model_says_where_it_is_from_and_what_was_decided(tmp_path: Path) -> N
     assert tied.notes == ("output tied to tok_embeddings",)
     assert tied.transformer.output is tied.transformer.tok_embeddings
     mistral = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+    L = GROUPED.layers
     capped = load_model(write_tiny(tmp_path / "c", GROUPED, **mistral, sliding_window=32))
-    assert capped.notes == ("context limited to the sliding window of 32",)
+    assert capped.notes == (f"window of 32 positions in {L} of {L} layers",)
 
 
 def write_float8(directory: Path, dtype: ml.DType, **others: npt.NDArray[Any]) -> Path:

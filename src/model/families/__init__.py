@@ -15,8 +15,8 @@ from ... import ml
 from ...checkpoint.gguf_config import ROPE_FACTORS, GgufConfig, GgufSchema
 from ...checkpoint.hugging_face_config import CONFIG_KEYS, ConfigSchema, HuggingFaceConfig
 from ...checkpoint.names import LAYER_ROWS, TensorRow
-from ...checkpoint.params import value_of
-from ..args import ModelArgs, RopeFactors
+from ...checkpoint.params import Rule, list_of, off, value_of
+from ..args import ModelArgs, RopeFactors, YarnRopeScaling
 from ..errors import mismatch
 from ..llama import LlamaTransformer
 
@@ -71,6 +71,14 @@ class Family:
         """Return the RoPE factor tensors of a GGUF file, by name."""
         return {}
 
+    def reads_gguf(self, _keys: Mapping[str, object]) -> bool:
+        """Return whether the family reads a GGUF file of its architecture.
+
+        Families that share an architecture differ in their keys, which are not validated
+        yet.
+        """
+        return True
+
     def config_keys(self, args: Any) -> dict[str, object]:
         """Return the `config.json` keys that differ between families."""
         return {"attention_bias": "wq" in args.biases, "mlp_bias": "w1" in args.biases}
@@ -92,15 +100,86 @@ def window_fields(config: HuggingFaceConfig) -> dict[str, Any]:
     return {"max_context_length": window, "sliding_window": window}
 
 
+_FULL = "full_attention"
+_SLIDING = "sliding_attention"
+LAYER_TYPES = list_of(_FULL, _SLIDING)
+"""The rule for `layer_types` of a family with windows in some layers."""
+
+
+GGUF_WINDOW_RULES: Mapping[str, Rule] = dict.fromkeys(
+    (
+        "rope.dimension_count_swa",
+        "attention.key_length_swa",
+        "attention.value_length_swa",
+    ),
+    off("windows with other sizes"),
+)
+"""Rules for the keys that llama.cpp reads only for layers with windows."""
+
+
+def layer_windows(
+    config: HuggingFaceConfig, default_layers: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return the args fields for windows in the layers that `layer_types` names.
+
+    Args:
+        config: The configuration, with `sliding_window`.
+        default_layers: The layers with a window if the configuration has no
+            `layer_types`.
+    """
+    kinds: list[str] | None = value_of(config.values, "layer_types", None)
+    layers = default_layers
+    if kinds is not None:
+        layers = tuple(n for n, kind in enumerate(kinds) if kind == _SLIDING)
+    window: int | None = value_of(config.values, "sliding_window", None)
+    if window is None and layers:
+        raise mismatch("sliding_window", "a whole number", "null")
+    return {"window": window if layers else None, "window_layers": layers}
+
+
+def layer_types(args: ModelArgs) -> list[str]:
+    """Return the value of `layer_types` that describes the windows of layers."""
+    return [_FULL if window is None else _SLIDING for window in args.windows]
+
+
+def all_but_every(period: int, layer_count: int) -> tuple[int, ...]:
+    """Return all layers except every `period`-th one."""
+    return tuple(n for n in range(layer_count) if (n + 1) % period)
+
+
+def yarn_keys(scaling: YarnRopeScaling) -> dict[str, object]:
+    """Return the value of `rope_scaling` for YaRN."""
+    optional = {
+        name: value
+        for name in ("attention_factor", "mscale", "mscale_all_dim")
+        if (value := getattr(scaling, name)) is not None
+    }
+    return {
+        "rope_type": "yarn",
+        "factor": scaling.factor,
+        "original_max_position_embeddings": scaling.original_context_length,
+        "beta_fast": scaling.beta_fast,
+        "beta_slow": scaling.beta_slow,
+        "truncate": scaling.truncate,
+        **optional,
+    }
+
+
 class _Families(Mapping[str, Family]):
     """A mapping from names to families, which are imported on look-up.
 
     Args:
         name_of: A function that returns a family's name, or None to use `model_type`.
+        keys: The metadata keys of a GGUF file that the family must read, if any.
     """
 
-    def __init__(self, name_of: Callable[[Family], str] | None = None) -> None:
+    def __init__(
+        self,
+        name_of: Callable[[Family], str] | None = None,
+        keys: Mapping[str, object] | None = None,
+    ) -> None:
         self._name_of = name_of
+        self._keys = keys
 
     def __getitem__(self, name: str) -> Family:
         kinds = [module.name for module in pkgutil.iter_modules(__path__)]
@@ -110,7 +189,9 @@ class _Families(Mapping[str, Family]):
             if self._name_of is None and kind != name:
                 break
             family: Family = import_module(f".{kind}", __name__).FAMILY
-            if self._name_of is None or self._name_of(family) == name:
+            if self._name_of is not None and self._name_of(family) != name:
+                continue
+            if self._keys is None or family.reads_gguf(self._keys):
                 return family
         raise KeyError(name)
 
@@ -130,3 +211,8 @@ FAMILIES: Mapping[str, Family] = _Families()
 
 ARCHITECTURES: Mapping[str, Family] = _Families(lambda family: family.gguf.architecture)
 """The families by the name of their architecture in GGUF files."""
+
+
+def architectures_for(keys: Mapping[str, object]) -> Mapping[str, Family]:
+    """Return the families that read a GGUF file, by the name of their architecture."""
+    return _Families(lambda family: family.gguf.architecture, keys)

@@ -9,7 +9,6 @@ Source: transformers, models/gemma2/modeling_gemma2.py; llama.cpp, src/models/ge
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from ...checkpoint.hugging_face_config import (
     HuggingFaceConfig,
 )
 from ...checkpoint.names import tensor_row, with_rows
-from ...checkpoint.params import SIZE, Rule, list_of, number_in, off, one_of, value_of
+from ...checkpoint.params import SIZE, Rule, number_in, off, one_of, value_of
 from ...trace import mark
 from ..args import ModelArgs
 from ..context import InferenceContext
@@ -33,12 +32,17 @@ from ..llama import (
     RMSNorm,
     Weights,
 )
-from ..windows import WindowAttention
-from . import Family
+from ..windows import WindowArgs, WindowAttention
+from . import (
+    GGUF_WINDOW_RULES,
+    LAYER_TYPES,
+    Family,
+    all_but_every,
+    layer_types,
+    layer_windows,
+)
 
 _ACTIVATION = "gelu_pytorch_tanh"
-_FULL = "full_attention"
-_SLIDING = "sliding_attention"
 _CAP = number_in(1e-6, 1e6)
 
 GEMMA_DEFAULTS: dict[str, object] = {
@@ -54,7 +58,7 @@ GEMMA_RULES: dict[str, Rule] = {
     "hidden_act": one_of(_ACTIVATION),
     "hidden_activation": one_of(_ACTIVATION),
     "sliding_window": SIZE,
-    "layer_types": list_of(_FULL, _SLIDING),
+    "layer_types": LAYER_TYPES,
     "query_pre_attn_scalar": number_in(1e-6, 1e6),
     "attn_logit_softcapping": _CAP,
     "final_logit_softcapping": _CAP,
@@ -64,16 +68,9 @@ GEMMA_GGUF_RULES: dict[str, Rule] = {
     "attention.sliding_window": SIZE,
     "attn_logit_softcapping": number_in(0, 1e6),
     "final_logit_softcapping": number_in(0, 1e6),
+    "attention.sliding_window_pattern": off("windows in other layers"),
     "rope.freq_base_swa": off("a separate rotary embedding"),
-    **dict.fromkeys(
-        (
-            "rope.dimension_count_swa",
-            "attention.key_length_swa",
-            "attention.value_length_swa",
-            "attention.sliding_window_pattern",
-        ),
-        off("windows with other sizes"),
-    ),
+    **GGUF_WINDOW_RULES,
 }
 NORM_ROWS = (
     tensor_row(
@@ -91,18 +88,14 @@ NORM_ROWS = (
 
 
 @dataclass(frozen=True)
-class GemmaArgs(ModelArgs):
+class GemmaArgs(WindowArgs):
     """Llama's sizes and constants, and those of the windows and soft caps.
 
     Attributes:
-        window: The number of positions that a token sees in a layer with a window.
-        window_layers: The layers with a window.
         query_scalar: The square of the divisor of the attention scores.
         score_cap, logits_cap: The limits of the scores and of the logits, or None.
     """
 
-    window: int | None = None
-    window_layers: tuple[int, ...] = ()
     query_scalar: float = 256.0
     score_cap: float | None = None
     logits_cap: float | None = None
@@ -111,12 +104,6 @@ class GemmaArgs(ModelArgs):
     def score_divisor(self) -> float:
         """Return the divisor of the attention scores before the softmax."""
         return math.sqrt(self.query_scalar)
-
-    @property
-    def windows(self) -> Sequence[int | None]:
-        """Return, for each layer, the number of positions that a token sees, or None."""
-        layers = range(self.n_layers)
-        return [self.window if n in self.window_layers else None for n in layers]
 
 
 class GemmaRMSNorm(RMSNorm):
@@ -248,25 +235,12 @@ class GemmaFamily(Family):
     pattern: ClassVar[int] = 2
     largest: ClassVar[int] = 46
 
-    def _window_layers(self, layer_count: int, pattern: int) -> tuple[int, ...]:
-        """Return the layers with a window: all but every `pattern`-th one."""
-        return tuple(n for n in range(layer_count) if (n + 1) % pattern)
-
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
         """Return the fields of Gemma from its keys in `config.json`."""
         values: Any = config.values
-        count = values["num_hidden_layers"]
         pattern = value_of(values, "sliding_window_pattern", self.pattern)
-        layers = self._window_layers(count, pattern)
-        kinds = values.get("layer_types")
-        if kinds is not None:
-            layers = tuple(n for n, kind in enumerate(kinds) if kind == _SLIDING)
-        window = values.get("sliding_window")
-        if window is None and layers:
-            raise mismatch("sliding_window", "a whole number", "null")
-        return {
-            "window": window if layers else None,
-            "window_layers": layers,
+        layers = all_but_every(pattern, values["num_hidden_layers"])
+        return layer_windows(config, layers) | {
             "query_scalar": float(values["query_pre_attn_scalar"]),
             "score_cap": _float(values.get("attn_logit_softcapping")),
             "logits_cap": _float(values.get("final_logit_softcapping")),
@@ -277,7 +251,7 @@ class GemmaFamily(Family):
         values: Any = config.given
         sizes = config.sizes
         window = values.get("attention.sliding_window")
-        layers = self._window_layers(sizes["n_layers"], self.pattern) if window else ()
+        layers = all_but_every(self.pattern, sizes["n_layers"]) if window else ()
         return {
             "window": window if layers else None,
             "window_layers": layers,
@@ -294,12 +268,11 @@ class GemmaFamily(Family):
 
     def config_keys(self, args: Any) -> dict[str, object]:
         """Return the `config.json` keys that differ from Llama's."""
-        kinds = [_FULL if each is None else _SLIDING for each in args.windows]
         return super().config_keys(args) | {
             "hidden_act": _ACTIVATION,
             "hidden_activation": _ACTIVATION,
             "sliding_window": args.window or 4096,
-            "layer_types": kinds,
+            "layer_types": layer_types(args),
             "query_pre_attn_scalar": args.query_scalar,
             "attn_logit_softcapping": args.score_cap,
             "final_logit_softcapping": args.logits_cap,
@@ -318,7 +291,7 @@ class GemmaFamily(Family):
 
     def check_gguf(self, args: Any) -> None:
         """Check that the constants are the ones implied by GGUF files."""
-        layers = self._window_layers(args.n_layers, self.pattern)
+        layers = all_but_every(self.pattern, args.n_layers)
         if args.window_layers != layers:
             rule = f"a window in all but every {self.pattern}th layer"
             raise mismatch("save", f"{rule}, as GGUF files require", "other layers")

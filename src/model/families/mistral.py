@@ -1,14 +1,35 @@
-"""Mistral 7B: Llama with a sliding window, which limits the context."""
+"""Mistral: Llama with a window in all layers, or in none."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ...checkpoint.hugging_face_config import ConfigSchema, HuggingFaceConfig
-from ...checkpoint.params import SIZE
-from . import Family, window_fields
+from ...checkpoint.params import SIZE, value_of
+from ..args import ModelArgs
+from ..llama import LlamaTransformer, LlamaTransformerBlock
+from ..windows import WindowArgs, WindowAttention
+from . import Family
 from .llama import FAMILY as LLAMA
 
 
-class _Mistral(Family):
+class MistralBlock(LlamaTransformerBlock):
+    """Llama's layer with a window."""
+
+    attention_class = WindowAttention
+
+
+class MistralTransformer(LlamaTransformer):
+    """Llama's network with Mistral's layers."""
+
+    block_class = MistralBlock
+
+
+class MistralFamily(Family):
+    """The files and the network of Mistral.
+
+    llama.cpp ignores the window of Mistral's files. Therefore, the context in GGUF files
+    is limited to the window, within which the results are the same.
+    """
+
     config = ConfigSchema(
         "MistralForCausalLM",
         defaults={
@@ -19,9 +40,21 @@ class _Mistral(Family):
         rules={"sliding_window": SIZE},
     )
     gguf = LLAMA.gguf  # the files use Llama's architecture
+    args_class: ClassVar[type[ModelArgs]] = WindowArgs
+    transformer: ClassVar[type[LlamaTransformer]] = MistralTransformer
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
-        return window_fields(config)
+        """Return the fields of the window, which every layer has or none."""
+        window: int | None = value_of(config.values, "sliding_window", None)
+        if window is None:
+            return {}
+        count = value_of(config.values, "num_hidden_layers", 0)
+        return {"window": window, "window_layers": tuple(range(count))}
+
+    def gguf_keys(self, args: Any) -> dict[str, Any]:
+        """Return the metadata keys that differ from Llama's."""
+        longest = args.max_context_length
+        return {"context_length": min(longest, args.window or longest)}
 
 
-FAMILY = _Mistral()
+FAMILY = MistralFamily()

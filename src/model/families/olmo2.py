@@ -3,6 +3,9 @@
 Source: transformers, models/olmo2/modeling_olmo2.py.
 """
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from ... import ml
 from ...checkpoint.gguf_config import GgufSchema
 from ...checkpoint.hugging_face_config import ATTENTION_BIAS, ConfigSchema
@@ -19,6 +22,8 @@ from ..llama import (
     Weights,
 )
 from . import Family
+
+GGUF_WINDOW = "attention.sliding_window"
 
 
 class Olmo2Attention(LlamaAttention):
@@ -76,12 +81,14 @@ class Olmo2Transformer(LlamaTransformer):
     block_class = Olmo2Block
 
 
-class _Olmo2(Family):
+class Olmo2Family(Family):
+    """The files and the network of OLMo 2."""
+
     config = ConfigSchema("Olmo2ForCausalLM", {"rms_norm_eps": 1e-5}, ATTENTION_BIAS)
     gguf = GgufSchema(
         "olmo2",
         "halves",
-        rules={"attention.sliding_window": one_of(0)},
+        rules={GGUF_WINDOW: one_of(0)},
         biases=(),
         has_own_output=True,
         heads_fill_dim=True,
@@ -100,7 +107,16 @@ class _Olmo2(Family):
         tensor_row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", "Hh"),
         tensor_row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", "Kh"),
     )
-    transformer = Olmo2Transformer
+    transformer: ClassVar[type[LlamaTransformer]] = Olmo2Transformer
+
+    def reads_gguf(self, keys: Mapping[str, object]) -> bool:
+        """Return whether a file has no windows."""
+        return has_no_window(keys)
 
 
-FAMILY = _Olmo2()
+def has_no_window(keys: Mapping[str, object]) -> bool:
+    """Return whether a GGUF file of this architecture has no windows."""
+    return keys.get(f"olmo2.{GGUF_WINDOW}") in (None, 0)
+
+
+FAMILY = Olmo2Family()

@@ -34,7 +34,7 @@ from ..args import (
     activation_dtype,
 )
 from ..errors import ModelError, mismatch
-from ..families import ARCHITECTURES, FAMILIES, Family
+from ..families import FAMILIES, Family, architectures_for
 from ..llama import LlamaTransformer
 from . import Source
 
@@ -62,9 +62,10 @@ class GgufSource(Source):
         parts = tuple(read_gguf_parts(path))
         keys = parts[0].keys
         tensors = {name: entry for part in parts for name, entry in part.tensors.items()}
-        config = read_gguf_config(parts[0], ARCHITECTURES)
+        families = architectures_for(keys)
+        config = read_gguf_config(parts[0], families)
         ignored = {path.name: (*config.ignored, *ignored_keys(keys))}
-        family = ARCHITECTURES[config.architecture]
+        family = families[config.architecture]
         return cls(
             path,
             path,
