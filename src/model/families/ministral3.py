@@ -149,7 +149,11 @@ class _Ministral3(MistralFamily):
             "rope_theta": args.rope_theta,
             _BETA: args.beta,
         }
-        return {"sliding_window": args.window, "rope_parameters": rope}
+        return {
+            "sliding_window": args.window,
+            "rope_scaling": None,
+            "rope_parameters": rope,
+        }
 
     def gguf_keys(self, args: Any) -> dict[str, Any]:
         """Return the metadata keys that differ from Mistral's."""
