@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..untrusted import is_integer
 from .errors import mismatch
 from .gguf_keys import PRE_TOKENIZERS
 from .json_pipeline import byte_level_component
+from .pre_tokenizers import METASPACE
 from .sentencepiece_model import BPE, Kind
 from .tokenizer import Tokenizer
 
@@ -132,9 +134,17 @@ def _byte_level_file(
 
 def _sentencepiece_model(values: Mapping[str, Any], roles: Mapping[str, str]) -> bytes:
     """Return an encoded SentencePiece model without the unused ids at the end."""
-    names = values["tokens"]
     scores = values["scores"]
-    kinds = values["token_type"]
+    kinds = [*values["token_type"]]
+    # The files of some models mark the unknown token as a control token.
+    unknown_id = values.get("unknown_token_id")
+    if Kind.UNKNOWN not in kinds and is_integer(unknown_id, 0, len(kinds) - 1):
+        kinds[unknown_id] = Kind.UNKNOWN
+    # Added pieces with spaces are matched after spaces have become metaspaces.
+    names = [
+        name.replace(" ", METASPACE) if kind == Kind.USER_DEFINED else name
+        for name, kind in zip(values["tokens"], kinds, strict=True)
+    ]
     count = len(names)
     while count and kinds[count - 1] == Kind.UNUSED:
         count -= 1

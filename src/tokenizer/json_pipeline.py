@@ -90,6 +90,16 @@ _PREPEND_SCHEMES = {
 }
 _METASPACES: list[tuple[object, tuple[PrependScheme, bool] | None]] = [
     (None, None),
+    # The normalizer has replaced all spaces, so that this splits nothing.
+    (
+        {
+            "type": "Split",
+            "pattern": {"String": " "},
+            "behavior": "MergedWithPrevious",
+            "invert": False,
+        },
+        None,
+    ),
     *(
         (
             {

@@ -107,6 +107,25 @@ def test_user_defined_pieces_are_kept_and_unused_rows_left_out(tmp_path: Path) -
     assert_same(ours, theirs, ["a<tool>b ab", "<s> a"])
 
 
+def test_a_vocabulary_like_gemma_s_is_written(tmp_path: Path) -> None:
+    """Its unknown token is marked as a control token, and runs of spaces are pieces."""
+    (tmp_path / "source").mkdir()
+    rows = [*ROWS, ("▁▁", 0.0, USER_DEFINED), ("▁▁▁", 0.0, USER_DEFINED)]
+    (tmp_path / "source" / "tokenizer.model").write_bytes(model_message(rows))
+    keys: dict[str, Any] = gguf_tokenizer_keys(tmp_path / "source", len(rows))
+    names = keys["tokenizer.ggml.tokens"]
+    names[-2:] = ["  ", "   "]
+    unknown = keys["tokenizer.ggml.unknown_token_id"]
+    keys["tokenizer.ggml.token_type"][unknown] = 3  # a control token
+    theirs = gguf_tokenizer(Path("a.gguf"), keys)
+    assert theirs is not None
+    for name, content in hugging_face_files(Path("a.gguf"), keys, theirs).items():
+        (tmp_path / name).write_bytes(content)
+    ours = load_tokenizer(tmp_path)
+    assert ours.special_tokens == theirs.special_tokens
+    assert_same(ours, theirs, ["a  b", "a   b a", "  a", " a     b", *TEXTS])
+
+
 def test_added_tokens_are_kept_and_unused_rows_left_out(tmp_path: Path) -> None:
     file = byte_level_file((("t", "h"), ("th", "e")), names=("<|im_end|>",))
     file = changed(file, added_tokens=[*file["added_tokens"], added(259, "<think>")])

@@ -46,6 +46,13 @@ sentencepiece = pytest.importorskip("sentencepiece", reason="needs the oracle ex
 Row = tuple[str, float, int]
 Settings = dict[int, Any]
 FIRST = metaspace("first", split=False)
+REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+AT_SPACES = {
+    "type": "Split",
+    "pattern": {"String": " "},
+    "behavior": "MergedWithPrevious",
+    "invert": False,
+}
 TRAINED: dict[str, Callable[[], Json]] = {
     "Qwen": lambda: split_by(QWEN, composes=True),
     "Qwen, added tokens": lambda: split_by(QWEN, composes=True, tokens=ADDED),
@@ -57,6 +64,10 @@ TRAINED: dict[str, Callable[[], Json]] = {
     "TinyLlama, added tokens": lambda: mistral(PREPEND, None, tokens=ADDED),
     "Mistral v0.3": lambda: mistral(None, FIRST),
     "Mistral v0.3, added tokens": lambda: mistral(None, FIRST, tokens=ADDED),
+    "Gemma": lambda: mistral(REPLACE, AT_SPACES, strips=False),
+    "Gemma, added tokens": lambda: mistral(
+        REPLACE, AT_SPACES, tokens=ADDED, strips=False
+    ),
     "always": lambda: mistral(None, metaspace("always", split=True), tokens=ADDED),
     "never": lambda: mistral(None, metaspace("never", split=True)),
 }

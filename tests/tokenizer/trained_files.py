@@ -83,7 +83,11 @@ def _byte_level(pattern: str | None, composes: bool, whole: bool) -> Json:
 
 
 def mistral(
-    normalizer: Json | None, pre_tokenizer: Json | None, *, tokens: Tokens = ()
+    normalizer: Json | None,
+    pre_tokenizer: Json | None,
+    *,
+    tokens: Tokens = (),
+    strips: bool = True,
 ) -> Json:
     """Marked words, byte fallback, a begin token: trained on words, then given another
     shape.
@@ -91,6 +95,9 @@ def mistral(
     file = _marked_words()
     model = file["model"] | {"fuse_unk": True}
     shape = {"model": model, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
+    if not strips:
+        decoders = file["decoder"]["decoders"][:-1]
+        shape["decoder"] = file["decoder"] | {"decoders": decoders}
     return with_added(file | shape, tokens)
 
 
