@@ -1,5 +1,5 @@
-"""SmolLM2 in float32, computed without this project: transformers on what the package
-gguf reads.
+"""SmolLM2 and Gemma 3 in float32, computed without this project: transformers on what the
+package gguf reads.
 
 gguf dequantizes the blocks with NumPy. transformers rotates the two halves of a head
 where llama files have neighbours, so the rows of q and k are put into its order first.
@@ -72,6 +72,67 @@ def float32_logits(path: Path, ids: list[int]) -> Any:
             values = np.ascontiguousarray(neighbours.swapaxes(1, 2)).reshape(values.shape)
         weights[f"model.layers.{layer}.{_NAMES[part]}.weight"] = torch.from_numpy(values)
     model = transformers.LlamaForCausalLM(config)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    model.tie_weights()
+    with torch.inference_mode():
+        return model.eval()(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+
+_GEMMA_NAMES = _NAMES | {
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+def gemma_float32_logits(path: Path, ids: list[int]) -> Any:
+    """Return the logits after each token, float32 [T, V], of a file of Gemma 3.
+
+    The file contains the weights of norms increased by 1. Its base for layers with a
+    window, the default of both programs, is not one of its keys.
+    """
+    gguf: Any = pytest.importorskip("gguf", reason="needs the oracle extra")
+    torch: Any = pytest.importorskip("torch", reason="needs the oracle extra")
+    transformers: Any = pytest.importorskip(
+        "transformers", reason="needs the oracle extra"
+    )
+    reader = gguf.GGUFReader(path)
+
+    def key(name: str) -> Any:
+        return reader.fields[f"gemma3.{name}"].contents()
+
+    config = transformers.Gemma3TextConfig(
+        hidden_size=key("embedding_length"),
+        intermediate_size=key("feed_forward_length"),
+        num_hidden_layers=key("block_count"),
+        num_attention_heads=key("attention.head_count"),
+        num_key_value_heads=key("attention.head_count_kv"),
+        head_dim=key("attention.key_length"),
+        query_pre_attn_scalar=key("attention.key_length"),
+        max_position_embeddings=key("context_length"),
+        rms_norm_eps=key("attention.layer_norm_rms_epsilon"),
+        sliding_window=key("attention.sliding_window"),
+        vocab_size=len(reader.fields["tokenizer.ggml.tokens"].contents()),
+        attn_implementation="eager",
+    )
+    assert config.rope_parameters["full_attention"]["rope_theta"] == key("rope.freq_base")
+    weights = {}
+    for tensor in reader.tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(
+            np.float32
+        )
+        if "norm" in tensor.name:
+            values = values - 1
+        parts = tensor.name.split(".")
+        name = _GEMMA_NAMES.get(tensor.name)
+        if parts[0] == "blk":
+            name = f"model.layers.{parts[1]}.{_GEMMA_NAMES[parts[2]]}.weight"
+        assert name is not None
+        weights[name] = torch.from_numpy(values)
+    model = transformers.Gemma3ForCausalLM(config)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert (missing, unexpected) == (["lm_head.weight"], [])
     model.tie_weights()
