@@ -71,6 +71,8 @@ class ConfigSchema:
             its required keys.
         rope_rules: Rules for additional optional keys in the rotary embedding.
         default_rope: The rotary embedding of a file that describes none.
+        wholes: The types of models of several parts, of which the family is the text
+            part: their `text_config` has its keys.
         local_rope_theta: If layers with a window have a rotary embedding of their own,
             its default base; otherwise None.
     """
@@ -82,6 +84,7 @@ class ConfigSchema:
     scalings: Mapping[str, Mapping[str, Rule]] = field(default_factory=dict)
     rope_rules: Mapping[str, Rule] = field(default_factory=dict)
     default_rope: Mapping[str, object] = field(default_factory=dict)
+    wholes: tuple[str, ...] = ()
     local_rope_theta: float | None = None
 
 
@@ -133,6 +136,7 @@ RULES: dict[str, Rule] = {
 }
 """Rules for the `config.json` keys that affect the computation in every family."""
 
+_IN_EACH_PART = ("architectures", "model_type", "text_config", "transformers_version")
 _NEEDED_KEYS = (
     "model_type",
     "hidden_size",
@@ -233,7 +237,7 @@ class HuggingFaceConfig:
     """The validated configuration files of one model.
 
     Attributes:
-        given: The content of `config.json`.
+        given: The content of `config.json`, or the part of it for text.
         values: The keys that have an effect, including the family's defaults.
         generation: The content of `generation_config.json`, or an empty dict.
         sampling: The sampling settings recommended by `generation_config.json`.
@@ -243,6 +247,8 @@ class HuggingFaceConfig:
             None if all layers have the same.
         quantization: The storage format of quantized weights, if any.
         ignored: The keys that have no effect, by file name.
+        prefix: The beginning of the names of the tensors for text, if the model has other
+            parts too.
     """
 
     given: dict[str, object]
@@ -253,6 +259,7 @@ class HuggingFaceConfig:
     local_rope_theta: float | None
     quantization: QuantizationConfig | None
     ignored: dict[str, tuple[str, ...]]
+    prefix: str = ""
 
 
 def read_hugging_face_config(
@@ -267,6 +274,7 @@ def read_hugging_face_config(
     path = directory / CONFIG_FILE
     label = label_of(path)
     given = read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
+    given, others = _text_part(label, given, families)
     kind = given.get("model_type")
     if isinstance(kind, str) and kind in _MISSING_PARTS:
         got = f"{kind}: {_MISSING_PARTS[kind]}, which is not supported"
@@ -293,7 +301,7 @@ def read_hugging_face_config(
         for k in given
         if k != "model_type" and k not in rules and k not in HARMLESS_KEYS
     ]
-    ignored += _ignored_of_rope(given, schema)
+    ignored += [*others, *_ignored_of_rope(given, schema)]
     if given.get("architectures") not in (None, [schema.architecture]):
         ignored.append("architectures")
 
@@ -320,7 +328,41 @@ def read_hugging_face_config(
         local_rope_theta=_local_rope_theta(label, given, schema),
         quantization=read_quantization(label, config),
         ignored={CONFIG_FILE: tuple(ignored), GENERATION_FILE: ignored_of_generation},
+        prefix=_TEXT_PREFIX if others else "",
     )
+
+
+_TEXT_PREFIX = "language_model."
+# Keys next to `text_config` that apply to text too.
+_KEYS_OF_TEXT = (
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "quantization_config",
+    "tie_word_embeddings",
+    "torch_dtype",
+)
+
+
+def _text_part(
+    label: str, given: dict[str, object], families: Mapping[str, HasConfigSchema]
+) -> tuple[dict[str, object], list[str]]:
+    """Return the configuration of the text part of a model, and the keys of the others.
+
+    A configuration of text alone is returned unchanged, without other keys.
+    """
+    kind = given.get("model_type")
+    if not isinstance(kind, str) or kind in families or "text_config" not in given:
+        return given, []
+    name = next((n for n in families if kind in families[n].config.wholes), None)
+    if name is None:
+        return given, []
+    check_known(label, given, {"text_config": OBJECT}, ("text_config",))
+    text: dict[str, object] = value_of(given, "text_config", {})
+    check_known(f"{label}: text_config", text, {"model_type": one_of(name)})
+    of_text = {key: given[key] for key in _KEYS_OF_TEXT if key in given}
+    others = [key for key in given if key not in (*_KEYS_OF_TEXT, *_IN_EACH_PART)]
+    return {**of_text, **text, "model_type": name}, others
 
 
 def _check_layers(

@@ -111,6 +111,8 @@ def report_verify(options: Options, console: Console) -> None:
             "--verify: expected a model directory, got a GGUF file; --dequantize "
             "--save-quantized DIR converts it"
         )
+    if model.source.has_other_parts:
+        raise UsageError("--verify: expected a model of text alone, got one with images")
     missing = [name for name in _MODULES if find_spec(name) is None]
     if missing:
         raise UsageError(

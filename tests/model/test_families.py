@@ -314,6 +314,16 @@ BAD: dict[str, tuple[str, dict[str, object], str]] = {
         {"model_type": "bamba"},
         "model_type: expected 'gemma2' or 'gemma3_text' or 'granite'",
     ),
+    "a part of another kind": (
+        "qwen2",
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3n_text"}},
+        "text_config: model_type: expected 'gemma3_text', got 'gemma3n_text'",
+    ),
+    "no part for text": (
+        "qwen2",
+        {"model_type": "gemma3", "text_config": None},
+        "without 'text_config'",
+    ),
     "missing sizes": (
         "qwen2",
         {"num_hidden_layers": None},

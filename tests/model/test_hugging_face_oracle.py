@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from src.model import InferenceContext, Model, load_model
+from src.model.saving import save_quantized
 
 pytest.importorskip("torch", reason="needs the oracle extra")
 pytest.importorskip("transformers", reason="needs the oracle extra")
@@ -543,3 +544,48 @@ def test_end_tokens_are_those_that_transformers_stops_at(tmp_path: Path) -> None
     directory = save(tmp_path, "biases everywhere", "bfloat16")
     assert load_model(directory).stop_ids == {3, 5}
     assert read(directory).generation_config.eos_token_id == [3, 5]
+
+
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+# The configuration class of the whole model, and the family of its text part.
+WHOLES = {
+    "Gemma 3 4B": ("Gemma3Config", "Gemma 3 4B, scaled by 8", {"mm_tokens_per_image": 4}),
+    "Ministral 3 3B": ("Mistral3Config", "Ministral 3 3B, queries that grow", {}),
+}
+
+
+@pytest.mark.parametrize("name", WHOLES)
+def test_the_text_part_of_a_model_with_images_is_loaded(
+    tmp_path: Path, name: str
+) -> None:
+    """Its configuration is `text_config`, and its tensors have a prefix."""
+    whole, part, more = WHOLES[name]
+    values = dict(CONFIGS[part])
+    kind = values.pop("model_type")
+    text = transformers.AutoConfig.for_model(kind, **values)
+    config = getattr(transformers, whole)(text_config=text, vision_config=VISION, **more)
+    tied = bool(values.get("tie_word_embeddings"))
+    config.tie_word_embeddings = tied
+    made = transformers.AutoModelForImageTextToText.from_config(config)
+    randomise(made.model.language_model, tied)
+    made.save_pretrained(tmp_path)
+    ids = ids_for(part)
+    exact = oracle.logits(made.eval(), ids)
+    ours = load_model(tmp_path)
+    assert oracle.errors(run(ours.transformer, ids), exact)[0] < FLOAT32_BOUND
+    assert ours.source.model_type == kind
+    assert ours.source.has_other_parts
+    assert any("vision_config" in note for note in ours.notes)
+    assert any("vision" in key for key in ours.checkpoint.unused)
+    saved = tmp_path / "saved"
+    save_quantized(tmp_path, saved, "nf4")
+    again = load_model(saved)
+    assert again.source.model_type == kind
+    assert again.args.windows == ours.args.windows

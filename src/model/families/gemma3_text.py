@@ -86,6 +86,7 @@ class _Gemma3(GemmaFamily):
         GEMMA_DEFAULTS | {"max_position_embeddings": 131072, "rope_theta": _THETA},
         GEMMA_RULES | {"sliding_window_pattern": SIZE, "rope_local_base_freq": _THETAS},
         per_layer=("layer_types",),
+        wholes=("gemma3",),
         local_rope_theta=_LOCAL_THETA,
     )
     gguf = GgufSchema(

@@ -104,6 +104,7 @@ class _Ministral3(MistralFamily):
         },
         rules={"sliding_window": SIZE},
         rope_rules={_BETA: _FACTOR},
+        wholes=("mistral3",),
         default_rope={
             "rope_type": "yarn",
             "rope_theta": 1000000.0,

@@ -100,6 +100,11 @@ class Source(ABC):
         return label_of(Path(path.name))
 
     @property
+    def has_other_parts(self) -> bool:
+        """Return whether the model has parts that are not for text, such as images."""
+        return False
+
+    @property
     def titles(self) -> tuple[str, ...]:
         """Return the names by which the model may be identified."""
         return self.name, self.path.name

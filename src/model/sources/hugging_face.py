@@ -54,10 +54,12 @@ class HuggingFaceSource(Source):
     Attributes:
         tied: Whether the embedding table may serve as the output matrix.
         packing: The format of the quantized weights, or None if all weights are plain.
+        prefix: The beginning of the names of all tensors that are used.
     """
 
     tied: bool = False
     packing: QuantizationConfig | None = None
+    prefix: str = ""
 
     given_label: ClassVar[str] = CONFIG_FILE
     factor_origin: ClassVar[str] = CONFIG_FILE
@@ -85,12 +87,18 @@ class HuggingFaceSource(Source):
             model_type=kind,
             tied=config.values.get("tie_word_embeddings") is True,
             packing=config.quantization,
+            prefix=config.prefix,
         )
 
     @property
     def transformer_class(self) -> type[LlamaTransformer]:
         """Return the network class of the model's family."""
         return FAMILIES[self.model_type].transformer
+
+    @property
+    def has_other_parts(self) -> bool:
+        """Return whether the model has parts that are not for text, such as images."""
+        return bool(self.prefix)
 
     @cached_property
     def weights(self) -> tuple[str, dict[Path, list[str] | None]]:
@@ -127,7 +135,13 @@ class HuggingFaceSource(Source):
                 if expected is not None:
                     _check_shard(label, source, expected)
                 all_entries |= source.entries
-            plain = dict(all_entries)
+            prefix = self.prefix
+            plain = {
+                name.removeprefix(prefix): entry
+                for name, entry in all_entries.items()
+                if name.startswith(prefix)
+            }
+            of_other_parts = [name for name in all_entries if not name.startswith(prefix)]
             packed = {} if self.packing is None else take_packed(plain, self.packing.kind)
             entries: dict[str, TensorEntry | PackedWeight] = {**plain, **packed}
             sizes = self.args.tensor_sizes
@@ -138,7 +152,7 @@ class HuggingFaceSource(Source):
                 rule = "'lm_head.weight', because tie_word_embeddings is not true"
                 raise mismatch(label, "tensors", rule, "none")
             used = {
-                row.name: row.hugging_face
+                row.name: prefix + row.hugging_face
                 for row in all_rows
                 if row.hugging_face in entries
             }
@@ -150,7 +164,7 @@ class HuggingFaceSource(Source):
                 if row.name in used
             }
             stack.pop_all()
-        unused = tuple(name for name in plain if name not in rows)
+        unused = [prefix + name for name in plain if name not in rows] + of_other_parts
         count = (
             "a safetensors file" if len(files) == 1 else f"{len(files)} safetensors files"
         )
@@ -167,7 +181,7 @@ class HuggingFaceSource(Source):
             source_format=f"Hugging Face, {count}",
             mapped=mapped,
             names_in_files=used,
-            unused=unused,
+            unused=tuple(unused),
             copied=tuple(copied),
         )
 
