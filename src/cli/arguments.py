@@ -576,7 +576,8 @@ class Options(_StepOptions):
     explore_with: Annotated[
         str | None,
         {"metavar": "MODEL_OR_FORMAT"},
-        "add the same tokens by another model, or quantized: nf4 or int8",
+        "add the same tokens by another model, quantized (nf4 or int8), or without the "
+        "adapters of --lora (base)",
     ]
     explore_prompt: Annotated[str | None, _TEXT, "add the run of another prompt"]
     explore_limit: Annotated[

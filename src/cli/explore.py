@@ -10,6 +10,7 @@ from typing import Any
 from .. import trace
 from ..drawing import Recorder, TracedRun, draw_all
 from ..explorer import (
+    BASE,
     DEFAULT_LIMIT,
     Collector,
     ExplorerError,
@@ -40,11 +41,16 @@ def record_page(session: Session, options: Options, path: Path) -> Iterator[None
     name = options.explore_with
     console = session.console
     positions = session.engine.sequence_length
-    if name is None:
+    adapters = session.active_adapters
+    other_adapters = adapters if name is None else ()
+    if name == BASE and not adapters:
+        raise UsageError("--explore-with base: expected --lora, got no adapter")
+    if name in (None, BASE):
         other = model
     else:
+        assert name is not None
         other = open_second_model(options, console, model, positions, name)
-    collector = Collector(model, store)
+    collector = Collector(model, store, adapters=adapters)
     with session.trace.recorded(collector):
         yield
     answer = session.last
@@ -59,7 +65,15 @@ def record_page(session: Session, options: Options, path: Path) -> Iterator[None
             second = prompt_of(other, question, template, answer.settings.think != "off")
         max_new_tokens = session.settings.max_tokens or len(answer.ids)
         runs.append(
-            run_beside(other, runs[0], second, max_new_tokens, _repeatable(answer), store)
+            run_beside(
+                other,
+                runs[0],
+                second,
+                max_new_tokens,
+                _repeatable(answer),
+                store,
+                other_adapters,
+            )
         )
     session.console.note(_save(runs, store, path))
 

@@ -102,7 +102,11 @@ class Session:
         self.attached = ""  # text attached by `/read`, which precedes the next question
         self.last: PrintedAnswer | None = None  # it may not be part of the history
         self.trace = TraceSwitch(
-            self.options, self.console, self.engine, self.found_format
+            self.options,
+            self.console,
+            self.engine,
+            self.found_format,
+            lambda: self.active_adapters,
         )
         if self.options.debug_log is not None or self.options.trace_json is not None:
             self.trace.turn_on()

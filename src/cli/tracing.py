@@ -1,6 +1,6 @@
 """Turn the trace on and off, by command-line flags and by `/trace`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .. import __version__, ml, trace
 from ..inference import ChatTemplate, InferenceEngine
+from ..ml import ScaledAdapters
 from ..model import InferenceContext
 from ..untrusted import reason_of
 from .answer import token_text
@@ -29,6 +30,8 @@ class TraceSwitch:
     console: Console
     engine: InferenceEngine
     chat_format: ChatTemplate | None
+    # Returns the adapters of the next answer.
+    adapters: Callable[[], ScaledAdapters] = tuple
 
     def __post_init__(self) -> None:
         L = self.engine.model.args.n_layers
@@ -154,6 +157,7 @@ class TraceSwitch:
         info = ml.build_info()
         options = self.options
         rounded = {} if model.activations is None else {"activations": model.activations}
+        scaled = [f"{adapter.name} x {scale:g}" for adapter, scale in self.adapters()]
         return {
             "llama-bolts": __version__,
             "prompt": "see stage 1" if options.prompt is None else repr(options.prompt),
@@ -163,5 +167,6 @@ class TraceSwitch:
             "instruction set": info["isa"],
             "threads": str(info["threads"]),
             **rounded,
+            **({"adapters": ", ".join(scaled)} if scaled else {}),
             "attention": "one op per stage, with the bits of the fused op; drafts: none",
         }

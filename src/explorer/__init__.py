@@ -3,9 +3,11 @@
 from .collect import Collector
 from .errors import ExplorerError
 from .run import Page, explore, prompt_of, run_beside, run_traced
+from .texts import BASE
 from .write import DEFAULT_LIMIT, Store, save_html, write_html
 
 __all__ = [
+    "BASE",
     "DEFAULT_LIMIT",
     "Collector",
     "ExplorerError",

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import ml
 from ..inference import Sampler, SamplingArgs
 from ..model import Model
 from ..model.rope import pair_frequencies
@@ -86,14 +87,21 @@ class Collector:
             the run.
         store: The store for the arrays.
         is_forced: Whether the answer's tokens are given instead of sampled.
+        adapters: LoRA adapters of the run, with their factors.
     """
 
-    def __init__(self, model: Model, store: Store, is_forced: bool = False) -> None:
+    def __init__(
+        self,
+        model: Model,
+        store: Store,
+        is_forced: bool = False,
+        adapters: ml.ScaledAdapters = (),
+    ) -> None:
         self._model = model
         self._store = store
         store.begin_run()
         # Measure before the trace starts, because it would record the measurements.
-        self._facts = facts_of(model) | {"forced": is_forced}
+        self._facts = facts_of(model, adapters) | {"forced": is_forced}
         self._sizes = dict(model.args.sizes)
         self._ids: list[int] = []  # the prompt's ids, followed by the answer's ids
         self._prompt: dict[str, Any] = {}

@@ -42,6 +42,7 @@ def explore(
     *,
     beside: Model | None = None,
     beside_prompt: str | Sequence[Message] | None = None,
+    adapters: ScaledAdapters = (),
     limit: float = DEFAULT_LIMIT,
 ) -> Page:
     """Run a prompt with a trace on, and return a page that shows the run.
@@ -51,9 +52,11 @@ def explore(
         prompt: Text to continue, or the messages of a chat.
         max_new_tokens: The maximum number of tokens in an answer.
         sampling: The sampling settings.
-        beside: Another model that runs the same tokens, for comparison.
+        beside: Another model that runs the same tokens, for comparison, or the same model
+            to run them without adapters.
         beside_prompt: Another prompt to run, for comparison. It is run by `beside` if
-            given, otherwise by `model`.
+            given, otherwise by `model` with its adapters.
+        adapters: LoRA adapters of the model, with their factors.
         limit: The maximum page size in megabytes (10^6 bytes).
 
     Raises:
@@ -64,11 +67,12 @@ def explore(
     store = Store(limit, 1 + has_two)
     ids, ends = prompt_of(model, prompt)
     settings = max_new_tokens, sampling or SamplingArgs()
-    runs = [run_traced(model, ids, *settings, store, end_ids=ends)]
+    runs = [run_traced(model, ids, *settings, store, end_ids=ends, adapters=adapters)]
     if has_two:
         other = beside or model
         second = None if beside_prompt is None else prompt_of(other, beside_prompt)
-        runs.append(run_beside(other, runs[0], second, *settings, store))
+        scaled = adapters if beside is None else ()
+        runs.append(run_beside(other, runs[0], second, *settings, store, scaled))
     return Page("".join(write_html(runs, store)))
 
 
@@ -119,7 +123,7 @@ def run_traced(
     """
     length = min(len(ids) + max_new_tokens, model.args.max_context_length)
     engine = InferenceEngine(model, max(length, 1))
-    collector = Collector(model, store, is_forced=bool(forced_ids))
+    collector = Collector(model, store, bool(forced_ids), adapters)
     tracer = Tracer(
         model.args.sizes,
         collector.write,
@@ -150,6 +154,7 @@ def run_beside(
     max_new_tokens: int,
     sampling: SamplingArgs,
     store: Store,
+    adapters: ScaledAdapters = (),
 ) -> dict[str, Any]:
     """Run a second prompt, or the tokens of the first run, for comparison.
 
@@ -163,7 +168,15 @@ def run_beside(
     """
     if prompt is not None:
         ids, ends = prompt
-        return run_traced(model, ids, max_new_tokens, sampling, store, end_ids=ends)
+        return run_traced(
+            model,
+            ids,
+            max_new_tokens,
+            sampling,
+            store,
+            end_ids=ends,
+            adapters=adapters,
+        )
     tokens = first["tokens"]
     for token in tokens:
         is_known = token < model.args.vocab_size
@@ -178,4 +191,12 @@ def run_beside(
     prompt_length = len(tokens) - sum("token" in each for each in first["passes"])
     ids = tokens[:prompt_length]
     answer = tokens[prompt_length:]
-    return run_traced(model, ids, len(answer), sampling, store, forced_ids=answer)
+    return run_traced(
+        model,
+        ids,
+        len(answer),
+        sampling,
+        store,
+        forced_ids=answer,
+        adapters=adapters,
+    )

@@ -74,8 +74,12 @@ def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
     return text, is_special
 
 
-def facts_of(model: Model) -> dict[str, Any]:
-    """Return metadata about the model and the machine."""
+# The value of `--explore-with` for the model without its adapters.
+BASE = "base"
+
+
+def facts_of(model: Model, adapters: ml.ScaledAdapters = ()) -> dict[str, Any]:
+    """Return metadata about the model, its adapters and the machine."""
     info = ml.build_info()
     weights = [
         w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous
@@ -86,11 +90,13 @@ def facts_of(model: Model) -> dict[str, Any]:
     path = model.source_directory
     where = label_of(path)
     name = label_of(Path(path.name))
+    title = "+".join([model.source.name, *(adapter.name for adapter, _ in adapters)])
+    scaled = [f"adapter {adapter.name}, scale {x:g}" for adapter, x in adapters]
     return {
-        "name": f"{model.source.name}, {layer.attention.wq.dtype}",
-        "model": model.description.replace(where, name, 1),
+        "name": f"{title}, {layer.attention.wq.dtype}",
+        "model": "; ".join([model.description.replace(where, name, 1), *scaled]),
         "weights": str(layer.attention.wq.dtype),
-        "beside": _format_beside(model),
+        "beside": BASE if adapters else _format_beside(model),
         "eps": model.args.norm_eps,
         "machine": {
             "instruction set": info["isa"],

@@ -23,6 +23,7 @@ from src.model.sources import BUNDLED_MODEL
 from tests.cli.conftest import PROGRAM, reply, session_of
 from tests.cli.test_bench import cells
 from tests.cli.test_perplexity import TEXT
+from tests.explorer.test_explorer import runs_of
 from tests.support.adapters import random_pairs, write_peft
 from tests.support.mpi import mpirun, needs_mpi
 
@@ -194,6 +195,33 @@ def test_another_model_has_no_adapters(paths, alphabet_model, capsys):
     run_command(session, f"/model {alphabet_model}")
     assert session.adapters == ()
     assert session.options.lora == ()
+
+
+def test_the_explorer_shows_the_base_next_to_the_adapter(run, paths, tmp_path):
+    page = tmp_path / "page.html"
+    flags = (*ASK, "--json", "--explore", page, "--explore-with", "base")
+    done = run(*flags, "--lora", paths[0])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["token_ids"] == expected(paths, 1.0)
+    first, second = runs_of(page.read_text("utf-8"))
+    assert first["name"] == "bundled model+first, bfloat16"
+    assert second["name"] == "bundled model, bfloat16"
+    assert first["tokens"] == second["tokens"]
+    assert first["passes"] != second["passes"]
+    done = run(*flags)
+    assert done.returncode == 2
+    assert b"--explore-with base: expected --lora, got no adapter" in done.stderr
+
+
+def test_a_trace_names_the_adapters_and_has_the_tokens_of_the_answer(
+    run, paths, tmp_path
+):
+    log = tmp_path / "debug.log"
+    flags = (*ASK, "--json", "--debug-log", log, "--lora", f"{paths[0]}:0.5")
+    record = json.loads(run(*flags).stdout)
+    assert record["token_ids"] == expected(paths, 0.5)
+    assert "adapters" in log.read_text("utf-8")
+    assert "first x 0.5" in log.read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["merged", "merged.gguf"])
