@@ -65,8 +65,16 @@ def _described(wrong: WrongResultError) -> str:
         kind = type(case.expected).__name__
         if wrong.value is not None and not _is_of_kind(wrong.value, case.expected):
             return f"{case.label}: {shown(wrong.value)}, expected a value of type {kind}"
-        return f"{case.label}: {shown(wrong.value)} is not what the engine computes"
+        size = _too_large_or_small(wrong.value, case.expected)
+        return f"{case.label}: {shown(wrong.value)} is not what the engine computes{size}"
     return f"{case.label}: {wrong.difference}"
+
+
+def _too_large_or_small(value: Any, expected: Any) -> str:
+    """Return a hint for a wrong number, and "" for other values."""
+    if value is None or not isinstance(expected, int | float) or value == expected:
+        return ""
+    return f"; it is too {'large' if value > expected else 'small'}"
 
 
 def _is_of_kind(value: Any, expected: Any) -> bool:

@@ -305,6 +305,9 @@ def test_a_prediction_of_another_type_is_named():
         "the bytes: '2097152', expected a value of type int",
     )
     assert mark(EXERCISES["11.1"], "answer = 4194304").passed
+    assert mark(EXERCISES["11.1"], "answer = 5").lines == (
+        "the bytes: 5 is not what the engine computes; it is too small",
+    )
     assert (
         mark(EXERCISES["11.1"], "answer = 4194304.0").lines[0].startswith("the bytes: ")
     )
