@@ -7,9 +7,10 @@
  * stay in the cache. All sums have a fixed order (kernels.h), so the bits depend neither on the
  * number of rows nor on the split over threads. From the innermost loop to the outermost:
  *   - a tile of 6 rows x 64 positions, and later of 6 rows x 64 columns of values, is in registers
- *     (with AVX2, 16 positions or columns);
+ *     (with AVX2, 16 positions or columns; with 1 or 2 rows, more of them);
  *   - a panel of 6 rows is multiplied by a block of 256 positions;
- *   - a block stays in the L2 cache while all panels of a unit are multiplied by it.
+ *   - a block stays in the L2 cache while all panels of a unit are multiplied by it. 8 KiB of its
+ *     values stay in the L1 cache while all their columns are summed.
  */
 #include "attention/attention.h"
 #include <stdatomic.h>

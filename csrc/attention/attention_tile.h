@@ -6,9 +6,26 @@
 #include "attention/attention_rows.h"
 #include "products/tile.h"
 
-enum { TILE_GROUPS = TILE_VECTORS / VEC_PARTS, PREFETCH_POSITIONS = 16 };
+enum {
+    /* Sums that hide the latency of a multiply-add: it takes 4 cycles, and 2 begin in each. */
+    WAITING_SUMS = 8,
+    MOST_SUMS = PANEL_TOKENS * TILE_VECTORS,
+    MOST_VECTORS = TILE_VECTORS < WAITING_SUMS ? WAITING_SUMS : TILE_VECTORS,
+    /* Bytes of values that all columns are summed over before the next ones, so that they stay in
+     * the L1 cache, and the distance at which values are prefetched. */
+    VALUES_BYTES = 8 * 1024,
+    PREFETCH_VALUES = 4 * 1024
+};
 
 typedef vec (*vec_function)(vec a, vec b);
+
+/* Vectors per row of a tile. A tile of few rows has more of them, so that there are enough
+ * independent sums. */
+INLINE int tile_vectors(const int rows)
+{
+    const int most = WAITING_SUMS / rows;
+    return most <= TILE_VECTORS ? TILE_VECTORS : most / TILE_VECTORS * TILE_VECTORS;
+}
 
 /* Combines the vectors of whole lanes with the vectors of `lanes`. */
 INLINE void combine_lanes(const float *scores, ptrdiff_t padded, float *lanes,
@@ -52,12 +69,31 @@ static void pack_chains(float *panel, const char *x, ptrdiff_t words, int rows, 
     pack_words(panel, x, words, rows, type == TYPE_BFLOAT16 ? PAIR_PHASES : 1);
 }
 
+/* Adds the products of one row and all vectors of a tile. With many rows, the vectors then stay in
+ * registers. */
+INLINE void add_row(vec *acc, vec of_row, const vec *lanes, const int vectors,
+                    const mac_function mac)
+{
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++)
+        acc[v] = mac(acc[v], of_row, lanes[v]);
+}
+
+/* Adds the products of all rows and one vector. With few rows, the rows then stay in registers. */
+INLINE void add_column(vec *acc, const vec *of_rows, vec lanes, const int rows, const int vectors,
+                       const mac_function mac)
+{
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+        acc[r * vectors] = mac(acc[r * vectors], of_rows[r], lanes);
+}
+
 /* Computes the chains of `rows` rows of a panel with `groups` groups of 16 columns. */
 INLINE void chain_tile(const TileProduct p, const int rows, const int groups, const float *panel,
                        const char *columns, ptrdiff_t words, ptrdiff_t group_bytes, float *sums)
 {
     const int vectors = groups * VEC_PARTS;
-    vec acc[PANEL_TOKENS * TILE_VECTORS];
+    vec acc[MOST_SUMS];
 #pragma GCC unroll 24
     for (int i = 0; i < rows * vectors; i++)
         acc[i] = vec_zero();
@@ -67,17 +103,19 @@ INLINE void chain_tile(const TileProduct p, const int rows, const int groups, co
             __builtin_prefetch(columns + (group + groups) * group_bytes);
 #pragma GCC unroll 2
         for (int phase = 0; phase < p.phases; phase++, panel += rows) {
-            vec lanes[TILE_VECTORS];
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++)
-                lanes[v] = p.load(columns + v / VEC_PARTS * group_bytes, phase, v % VEC_PARTS);
+            vec lanes[MOST_VECTORS], of_rows[PANEL_TOKENS];
 #pragma GCC unroll 6
-            for (int r = 0; r < rows; r++) {
-                const vec same = vec_all(panel + r);
-#pragma GCC unroll 4
-                for (int v = 0; v < vectors; v++)
-                    acc[r * vectors + v] = p.mac(acc[r * vectors + v], same, lanes[v]);
+            for (int r = 0; rows < vectors && r < rows; r++)
+                of_rows[r] = vec_all(panel + r);
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) {
+                lanes[v] = p.load(columns + v / VEC_PARTS * group_bytes, phase, v % VEC_PARTS);
+                if (rows < vectors)
+                    add_column(acc + v, of_rows, lanes[v], rows, vectors, p.mac);
             }
+#pragma GCC unroll 6
+            for (int r = 0; rows >= vectors && r < rows; r++)
+                add_row(acc + r * vectors, vec_all(panel + r), lanes, vectors, p.mac);
         }
     }
 #pragma GCC unroll 24
@@ -89,9 +127,10 @@ INLINE void chain_tiles(const int rows, const TileProduct p, const float *panel,
                         const char *columns, ptrdiff_t groups, ptrdiff_t words,
                         ptrdiff_t group_bytes, float *sums)
 {
+    const int together = tile_vectors(rows) / VEC_PARTS;
     ptrdiff_t group = 0;
-    for (; group + TILE_GROUPS <= groups; group += TILE_GROUPS)
-        chain_tile(p, rows, TILE_GROUPS, panel, columns + group * group_bytes, words, group_bytes,
+    for (; group + together <= groups; group += together)
+        chain_tile(p, rows, together, panel, columns + group * group_bytes, words, group_bytes,
                    sums + group * LANES);
     for (; group < groups; group++)
         chain_tile(p, rows, 1, panel, columns + group * group_bytes, words, group_bytes,
@@ -112,37 +151,44 @@ static void multiply_chains(float *sums, const float *panel, const char *columns
     }
 }
 
-/* Adds `vectors` vectors of words over all positions. The last vector may be
- * short, and is then masked. */
+/* Adds `vectors` vectors of words over some positions. The last vector may be short, and is then
+ * masked. The first tile of a position prefetches all of its bytes. */
 INLINE void sum_tile(const int phases, const int rows, const int vectors, const int masked,
-                     word_mask mask, const float *weights, const char *values, ptrdiff_t count,
-                     ptrdiff_t words, ptrdiff_t floats, float *sums)
+                     word_mask mask, const int first, const float *weights, const char *values,
+                     ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, float *sums)
 {
     const ptrdiff_t phase_floats = ceil_div(words, LANES) * LANES;
     const int columns = phases * vectors;
-    vec acc[PANEL_TOKENS * TILE_VECTORS];
+    vec acc[MOST_SUMS];
 #pragma GCC unroll 24
     for (int i = 0; i < rows * columns; i++)
         acc[i] = vec_load(sums + i / columns * floats + i % columns / vectors * phase_floats
                           + i % vectors * VEC_LANES);
     for (ptrdiff_t s = 0; s < count; s++, values += words * 4) {
-        vec lanes[TILE_VECTORS];
-#pragma GCC unroll 4
+        vec lanes[MOST_VECTORS], of_rows[PANEL_TOKENS];
+        for (ptrdiff_t at = 0; first && at < words * 4; at += LINE)
+            __builtin_prefetch(values + PREFETCH_VALUES + at);
+#pragma GCC unroll 6
+        for (int r = 0; rows < columns && r < rows; r++)
+            of_rows[r] = vec_all(weights + r * ATTENTION_BLOCK + s);
+#pragma GCC unroll 8
         for (int v = 0; v < vectors; v++) {
             const float *at = (const float *)values + v * VEC_LANES;
-            __builtin_prefetch(at + PREFETCH_POSITIONS * words);
             const vec pair = masked ? load_words(at, mask) : vec_load(at);
             lanes[v] = phases == 2 ? widen_words(pair, 0) : pair;
             if (phases == 2)
                 lanes[vectors + v] = widen_words(pair, 1);
+            if (rows < columns) {
+                add_column(acc + v, of_rows, lanes[v], rows, columns, mac_float32);
+                if (phases == 2)
+                    add_column(acc + vectors + v, of_rows, lanes[vectors + v], rows, columns,
+                               mac_float32);
+            }
         }
 #pragma GCC unroll 6
-        for (int r = 0; r < rows; r++) {
-            const vec weight = vec_all(weights + r * ATTENTION_BLOCK + s);
-#pragma GCC unroll 4
-            for (int i = 0; i < columns; i++)
-                acc[r * columns + i] = mac_float32(acc[r * columns + i], weight, lanes[i]);
-        }
+        for (int r = 0; rows >= columns && r < rows; r++)
+            add_row(acc + r * columns, vec_all(weights + r * ATTENTION_BLOCK + s), lanes, columns,
+                    mac_float32);
     }
 #pragma GCC unroll 24
     for (int i = 0; i < rows * columns; i++)
@@ -151,18 +197,32 @@ INLINE void sum_tile(const int phases, const int rows, const int vectors, const 
                   acc[i]);
 }
 
+/* Adds all words over some positions. */
+INLINE void sum_columns(const int rows, const int phases, const float *weights, const char *values,
+                        ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, float *sums)
+{
+    const int wide = tile_vectors(rows) / phases;
+    const word_mask all = first_words(VEC_LANES);
+    ptrdiff_t w = 0;
+    if (wide * VEC_LANES <= words) {
+        sum_tile(phases, rows, wide, 0, all, 1, weights, values, count, words, floats, sums);
+        w = wide * VEC_LANES;
+    }
+    for (; w + wide * VEC_LANES <= words; w += wide * VEC_LANES)
+        sum_tile(phases, rows, wide, 0, all, 0, weights, values + w * 4, count, words, floats,
+                 sums + w);
+    for (; w < words; w += VEC_LANES)
+        sum_tile(phases, rows, 1, 1, first_words(min_size(VEC_LANES, words - w)), 0, weights,
+                 values + w * 4, count, words, floats, sums + w);
+}
+
 INLINE void sum_rows(const int rows, const int phases, const float *weights, const char *values,
                      ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, float *sums)
 {
-    const int wide = TILE_VECTORS / phases;
-    const word_mask all = first_words(VEC_LANES);
-    ptrdiff_t w = 0;
-    for (; w + wide * VEC_LANES <= words; w += wide * VEC_LANES)
-        sum_tile(phases, rows, wide, 0, all, weights, values + w * 4, count, words, floats,
-                 sums + w);
-    for (; w < words; w += VEC_LANES)
-        sum_tile(phases, rows, 1, 1, first_words(min_size(VEC_LANES, words - w)), weights,
-                 values + w * 4, count, words, floats, sums + w);
+    const ptrdiff_t step = ceil_div(VALUES_BYTES, words * 4);
+    for (ptrdiff_t s = 0; s < count; s += step)
+        sum_columns(rows, phases, weights + s, values + s * words * 4, min_size(step, count - s),
+                    words, floats, sums);
 }
 
 static void sum_values(float *sums, const float *weights, const char *values, int rows,
