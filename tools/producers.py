@@ -19,6 +19,7 @@ from typing import Any
 import pexpect
 
 from src.checkpoint.names import EMBEDDINGS, OUTPUT
+from src.choices import ACTIVATIONS
 from src.cli.flag_parser import ranges
 from src.exercises import Exercise, list_exercises
 from src.memory import readable_bytes
@@ -379,20 +380,29 @@ def real(_page: Path, argument: str) -> str:
 
 
 def _real_formats(figures: Mapping[str, Any]) -> str:
-    heading = "| weights | size | perplexity | KL divergence | same most probable token |"
-    heading = f"{heading}\n|---|---|---|---|---|"
+    heading = (
+        "| weights | size | activations | perplexity | KL divergence "
+        "| same most probable token |\n|---|---|---|---|---|---|"
+    )
     rows = []
     for name, label in _REAL_FORMATS.items():
         row = figures[name]
-        rows.append(
-            [
-                label,
-                readable_bytes(row["bytes"]),
-                f"{row['perplexity']:.3f}",
-                f"{row['divergence']:.5f} ± {row['divergence_error']:.5f}",
-                f"{100 * row['same_top']:.1f} %",
-            ]
-        )
+        for activations in ACTIVATIONS:
+            if activations not in row:
+                continue
+            found = row[activations]
+            is_first = activations == ACTIVATIONS[0]
+            is_plain = ACTIVATIONS[1] not in row
+            rows.append(
+                [
+                    label if is_first else "",
+                    readable_bytes(row["bytes"]) if is_first else "",
+                    "not rounded" if is_plain else activations,
+                    f"{found['perplexity']:.3f}",
+                    f"{found['divergence']:.5f} ± {found['divergence_error']:.5f}",
+                    f"{100 * found['same_top']:.1f} %",
+                ]
+            )
     return f"{table(heading, rows)}\n\n{_run_of(figures)}"
 
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from src import ml
 from src.catalog import find_model
+from src.choices import ACTIVATIONS
 from src.inference import (
     InferenceEngine,
     Message,
@@ -101,7 +102,9 @@ def weight_bytes(model: Model) -> int:
 
 
 def measure_formats(names: list[str]) -> None:
-    """Compare formats with the dequantized weights of the file in bfloat16."""
+    """Compare formats, with activations of 16 and of 8 bits, with the dequantized weights
+    of the file in bfloat16.
+    """
     source = find_model("smollm2")
     reference = load_model(source, dequantize=True)
     assert reference.tokenizer is not None
@@ -109,23 +112,29 @@ def measure_formats(names: list[str]) -> None:
     found = {}
     for name in names:
         with tempfile.TemporaryDirectory() as directory:
-            model = load_model(saved(source, Path(directory), name))
-            scores = list(score_chunks(model.transformer, chunks, reference.transformer))
-            against = [score.against for score in scores if score.against is not None]
-            value = perplexity_of(np.concatenate([score.losses for score in scores]))
-            divergence = mean_estimate(
-                np.concatenate([part.divergences for part in against])
-            )
-            same = float(np.concatenate([part.same_top for part in against]).mean())
-            found[name] = {
-                "bytes": weight_bytes(model),
-                "perplexity": value.value,
-                "perplexity_error": value.error,
-                "divergence": divergence.value,
-                "divergence_error": divergence.error,
-                "same_top": same,
-            }
+            path = saved(source, Path(directory), name)
+            figures: dict[str, dict[str, float]] = {}
+            for activations in ACTIVATIONS:
+                model = load_model(path, activations=activations)
+                if activations == (model.activations or ACTIVATIONS[0]):
+                    figures[activations] = compared(model, reference, chunks)
+            found[name] = {"bytes": weight_bytes(model), **figures}
     update_figures("formats", {"tokens": FORMAT_CHUNKS * CHUNK, **found})
+
+
+def compared(model: Model, reference: Model, chunks: list[Any]) -> dict[str, float]:
+    """Return a model's perplexity on chunks of a text, and how far it is from another."""
+    scores = list(score_chunks(model.transformer, chunks, reference.transformer))
+    against = [score.against for score in scores if score.against is not None]
+    value = perplexity_of(np.concatenate([score.losses for score in scores]))
+    divergence = mean_estimate(np.concatenate([part.divergences for part in against]))
+    return {
+        "perplexity": value.value,
+        "perplexity_error": value.error,
+        "divergence": divergence.value,
+        "divergence_error": divergence.error,
+        "same_top": float(np.concatenate([part.same_top for part in against]).mean()),
+    }
 
 
 # ---- perplexity next to llama.cpp ----

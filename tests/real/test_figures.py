@@ -60,8 +60,19 @@ def test_the_text_is_long_enough_for_the_figures(model: Model, recorded: Any) ->
 
 def test_formats_of_more_bits_are_nearer(recorded: Any) -> None:
     figures = recorded["formats"]
-    assert figures["bfloat16"]["divergence"] == 0.0
+    assert figures["bfloat16"]["int16"]["divergence"] == 0.0
     assert {"in the file", *FORMATS} <= figures.keys()
-    eight = max(figures[name]["divergence"] for name in ("q8_0", "int8"))
-    four = min(figures[name]["divergence"] for name in ("nf4", "q4_0"))
+    eight = max(figures[name]["int16"]["divergence"] for name in ("q8_0", "int8"))
+    four = min(figures[name]["int16"]["divergence"] for name in ("nf4", "q4_0"))
     assert eight < four / 10
+
+
+@pytest.mark.parametrize("name", ["in the file", "q8_0", "int8"])
+def test_activations_of_8_bits_cost_less_than_a_hundredth(
+    recorded: Any, name: str
+) -> None:
+    figures = recorded["formats"][name]
+    more = figures["int8"]["divergence"] - figures["int16"]["divergence"]
+    assert 0 < more < 0.01
+    # A factor of 1.01 of the perplexity is 0.01 nats per token.
+    assert figures["int8"]["perplexity"] < 1.01 * figures["int16"]["perplexity"]
