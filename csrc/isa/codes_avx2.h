@@ -174,6 +174,32 @@ INLINE halves join_words(const uint64_t *words)
     return (halves)_mm_set_epi64x((int64_t)words[1], (int64_t)words[0]);
 }
 
+/* Whether halves_apart loads the numbers of such blocks: of all. */
+#define GATHERS_HALVES(apart) 1
+
+INLINE int16_t load_half(const uint8_t *bytes)
+{
+    int16_t half;
+    memcpy(&half, bytes, sizeof half);
+    return half;
+}
+
+/* Four 16-bit numbers at a distance of `apart` bytes. */
+INLINE __m128i four_halves(const uint8_t *bytes, const ptrdiff_t apart)
+{
+    const __m128i one = _mm_cvtsi32_si128(load_half(bytes));
+    const __m128i two = _mm_insert_epi16(one, load_half(bytes + apart), 1);
+    const __m128i three = _mm_insert_epi16(two, load_half(bytes + 2 * apart), 2);
+    return _mm_insert_epi16(three, load_half(bytes + 3 * apart), 3);
+}
+
+/* 16-bit numbers for VEC_LANES groups, at a distance of `apart` bytes. */
+INLINE halves halves_apart(const uint8_t *bytes, const ptrdiff_t apart)
+{
+    return (halves)_mm_unpacklo_epi64(four_halves(bytes, apart),
+                                      four_halves(bytes + 4 * apart, apart));
+}
+
 /* The lowest of four 16-bit numbers, for VEC_LANES groups. */
 INLINE halves repeat_halves(uint64_t four) { return (halves)_mm_set1_epi16((short)four); }
 
