@@ -49,9 +49,9 @@ def test_a_thorough_run_combines_every_size_with_every_variant_once() -> None:
 def test_no_kernel_touches_a_byte_beyond_either_end_of_its_arrays(
     isa: str, level: str
 ) -> None:
-    if (isa, level) == ("portable", "thorough"):
+    if level == "thorough" and isa != calls.available_isas()[0]:
         pytest.skip(
-            "minutes of plain loops: python -m tests.csrc.run_guard_pages has them"
+            "minutes for each set: python -m tests.csrc.run_guard_pages has them all"
         )
     made = {name: len(list(calls_of(case, level))) for name, case in CASES.items()}
     assert counts_of(isa, level) == {"first": made, "last": made}

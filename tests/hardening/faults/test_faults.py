@@ -1,5 +1,6 @@
 """The k-th allocation, the k-th read, the k-th Ctrl-C: afterwards all is as it was."""
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -71,7 +72,10 @@ def scene_of(name: str, model: Model, directories: dict[str, Path]) -> Scene:
     return make[name]() if name in make else scenes.loading(directories[name.split()[1]])
 
 
-# Every so many of the moments in the quick tests, all of them in the slow ones.
+# Ctrl-C before all lines of all scenes takes minutes; 1 selects all of them.
+LINES_APART = int(os.environ.get("LINES_APART", "4"))
+# Every so many of the moments in the quick tests; in the slow ones, all of them, or all but
+# some lines.
 some_or_all = pytest.mark.parametrize(
     "share", [1, pytest.param(0, marks=pytest.mark.slow)], ids=["some", "all"]
 )
@@ -110,5 +114,5 @@ def test_ctrl_c_may_come_before_any_line(
     scene.run()
     lines = lines_of(scene.run, visits=2)
     assert len(lines) > 50
-    some = lines[:: 1 + 100 * share]
+    some = lines[:: 101 if share else LINES_APART]
     assert strike(scene, interrupt, (KeyboardInterrupt,), native, some) >= 0.9 * len(some)
