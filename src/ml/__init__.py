@@ -74,4 +74,4 @@ if not typing.TYPE_CHECKING:  # type checkers would accept every name
     def __getattr__(name: str) -> object:
         from .hints import missing_name  # only needed for errors
 
-        raise AttributeError(missing_name("ml", name))
+        raise AttributeError(missing_name(name))

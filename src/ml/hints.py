@@ -3,6 +3,10 @@
 Each row names the call to use instead.
 """
 
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
 _NO_GRADIENTS = "leave it out: there are no gradients here"
 _NO_DEVICES = "leave it out: tensors are in the memory of the processor"
 
@@ -100,21 +104,64 @@ MISSING_OPERATORS = {
 }
 
 
-def missing_name(kind: str, name: str) -> str:
-    """Return the text of an AttributeError, with the call to use instead if known.
+class MissingName:
+    """A name that a class lacks; reading it raises AttributeError with a hint.
+
+    It is an attribute of the class. `__getattr__` would not need a list of names, but in
+    a class that has it, CPython reads every attribute more slowly: an op that adds two
+    tensors took 1.25 times as long.
 
     Args:
-        kind: The kind of object that lacks the name: "Tensor" or "ml".
         name: The missing name.
+        hint: What to use instead.
     """
-    rows = _OF_MODULE if kind == "ml" else _OF_TENSORS
-    hint = rows.get(name)
-    text = f"{kind!r} object has no attribute {name!r}"
-    if kind == "ml":
-        text = f"module 'ml' has no attribute {name!r}"
-    if hint is None and name.endswith("_") and not name.startswith("_"):
-        plain = name.removesuffix("_")
-        hint = f"x = x.{plain}(...), which leaves the old tensor unchanged"
-    if hint is None:
-        return text
-    return f"{text}; {hint}" if hint.startswith("leave") else f"{text}; use {hint}"
+
+    def __init__(self, name: str, hint: str) -> None:
+        self._name = name
+        self._hint = hint
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(
+            f"{owner.__name__!r} object has no attribute {self._name!r}; {self._hint}"
+        )
+
+
+def add_missing_names(owner: type, hints: Mapping[str, str]) -> None:
+    """Let a class raise AttributeError with a hint for names that it does not have."""
+    existing = {*dir(owner)}
+    for name, hint in hints.items():
+        if name not in existing:
+            setattr(owner, name, MissingName(name, hint))
+
+
+def existing_names(instance: object) -> list[str]:
+    """Return the names that `dir` lists for an object, without missing ones."""
+    owner = type(instance)
+    return [
+        name
+        for name in object.__dir__(instance)
+        if not isinstance(inspect.getattr_static(owner, name, None), MissingName)
+    ]
+
+
+def tensor_hints(names: Iterable[str]) -> dict[str, str]:
+    """Return the hints for tensors; the argument is the names that tensors have."""
+    hints = {name: _as_sentence(hint) for name, hint in _OF_TENSORS.items()}
+    calls = {name: hint for name, hint in _OF_TENSORS.items() if hint.startswith("x")}
+    calls |= {name: f"x.{name}(...)" for name in names}
+    for name, call in calls.items():
+        hints[f"{name}_"] = f"use x = {call}, which leaves the old tensor unchanged"
+    return hints
+
+
+def _as_sentence(hint: str) -> str:
+    return hint if hint.startswith("leave") else f"use {hint}"
+
+
+def missing_name(name: str) -> str:
+    """Return the text of the AttributeError for a name that the module `ml` lacks, with
+    the call to use instead if it is known.
+    """
+    hint = _OF_MODULE.get(name)
+    text = f"module 'ml' has no attribute {name!r}"
+    return text if hint is None else f"{text}; {_as_sentence(hint)}"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from .dtype import (
     uint8,
 )
 from .errors import DTypeError, ShapeError, TensorError, TensorTypeError
+from .hints import add_missing_names, existing_names
 from .kernels import WEIGHT, ffi, lib
 from .layout import Shape, checked_shape
 from .tensor import Tensor, TensorBase, allocate
@@ -277,14 +278,8 @@ class QuantizedTensor(TensorBase):
 
         return html.describe(self.dequantize().numpy(), self._name, str(self._dtype))
 
-    if not TYPE_CHECKING:  # type checkers would accept every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            text = f"'QuantizedTensor' object has no attribute {name!r}"
-            hint = "dequantize() gives a plain tensor"
-            if name == "T":
-                hint = f"ml.linear_transformation(x, weight) is x @ weight.T; {hint}"
-            raise AttributeError(f"{text}; {hint}")
+    def __dir__(self) -> list[str]:
+        return existing_names(self)
 
     def refusal(self, op: str) -> DTypeError:
         """Return the error for an op that does not support block-quantized tensors."""
@@ -319,6 +314,11 @@ for _operator, _op_name in (
 ):
     setattr(QuantizedTensor, f"__{_operator}__", _refused_operator(_op_name))
     setattr(QuantizedTensor, f"__r{_operator}__", _refused_operator(_op_name))
+
+_PLAIN = "dequantize() gives a plain tensor"
+_HINTS = {name: _PLAIN for name in vars(Tensor) if not name.startswith("_")}
+_HINTS["T"] = f"ml.linear_transformation(x, weight) is x @ weight.T; {_PLAIN}"
+add_missing_names(QuantizedTensor, _HINTS)
 
 
 def _activations_code(activations: str) -> int:

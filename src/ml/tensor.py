@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MethodType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from .errors import (
     TensorMemoryError,
     TensorTypeError,
 )
+from .hints import add_missing_names, existing_names, tensor_hints
 from .kernels import ffi, lib
 from .layout import Index, Shape, packed
 from .op import OPS, Operand, op, op_that_changes
@@ -901,12 +902,8 @@ class Tensor(TensorBase):
 
         return html.describe(self.numpy(), self._name, str(self._dtype))
 
-    if not TYPE_CHECKING:  # type checkers would accept every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            from .hints import missing_name  # only needed for errors
-
-            raise AttributeError(missing_name("Tensor", name))
+    def __dir__(self) -> list[str]:
+        return existing_names(self)
 
     # They are last, because in the body of the class their names hide Python's types.
 
@@ -938,6 +935,9 @@ class Tensor(TensorBase):
 for _name in ("floordiv", "mod", "divmod", "lshift", "rshift"):
     setattr(Tensor, f"__{_name}__", _missing_operator(_name))
     setattr(Tensor, f"__r{_name}__", _missing_operator(_name, is_reflected=True))
+
+_METHODS = [name for name in vars(Tensor) if not name.startswith("_")]
+add_missing_names(Tensor, tensor_hints(_METHODS))
 
 
 def _selects_copy(key: Any) -> bool:

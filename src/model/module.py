@@ -1,9 +1,10 @@
 """The base class of the parts of a network: how they are printed and called."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ml
+from ..ml.hints import add_missing_names, existing_names
 
 _BY_NAME = "model.tensors has the weights by name"
 # Hints for names that modules of PyTorch have.
@@ -28,12 +29,8 @@ class Module:
         result: ml.Tensor = forward(x)
         return result
 
-    if not TYPE_CHECKING:  # type checkers would accept every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            hint = _HINTS.get(name)
-            text = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(text if hint is None else f"{text}; {hint}")
+    def __dir__(self) -> list[str]:
+        return existing_names(self)
 
     def __repr__(self) -> str:
         lines = [
@@ -42,6 +39,9 @@ class Module:
             for line in f"({name}): {text}".split("\n")
         ]
         return "\n".join([f"{type(self).__name__}(", *lines, ")"])
+
+
+add_missing_names(Module, _HINTS)
 
 
 def _parts(module: Module) -> Iterator[tuple[str, str]]:

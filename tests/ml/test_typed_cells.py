@@ -139,7 +139,7 @@ FAILS = {
     "x.t()": "use x.T",
     "x.cuda()": "tensors are in the memory of the processor",
     "x.detach()": "there are no gradients here",
-    "x.add_(1)": "use x = x.add(...)",
+    "x.add_(1)": "use x = x + y",
     "x.clamp(0)": "use x.clip(min, max)",
     "x.clone()": "use x.copy()",
     "x.unbind()": "use list(x)",
