@@ -312,7 +312,7 @@ def test_the_first_run_explains_the_numbers_that_it_prints():
     assert int(prompt) + int(new) == int(used)
     assert f"The prompt had {prompt} tokens" in text
     assert f"The model generated {new} tokens" in text
-    assert f"{used} of {size} positions are in use" in text
+    assert f"these are {used} tokens of at most {size}" in text
 
 
 def test_the_exit_codes_of_the_pages_are_those_of_the_program():

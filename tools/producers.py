@@ -538,7 +538,7 @@ def _title_of(page: Path) -> str:
 def _exercise_text(exercise: Exercise) -> str:
     """Return a task, the command that marks an answer, and a folded solution."""
     facts = f"{exercise.kind}, {exercise.minutes} minutes, {exercise.difficulty}"
-    command = f"python -m src.main --exercise {exercise.number} my_answer.py"
+    command = f"python -m src.main --exercise {exercise.number} {exercise.answer_file}"
     return (
         f"### {exercise.number} {exercise.title}\n\n*{facts}*\n\n{exercise.task}\n"
         f"```sh\n{command}\n```\n\n"

@@ -16,7 +16,6 @@ from .console import Console, DifferenceError, UsageError, usage_errors
 
 _MOST_PROGRAM_BYTES = 1 << 20
 _LIST = "list"
-_EXAMPLE = "my_answer.py"
 
 
 def report_exercise(options: Options, console: Console) -> None:
@@ -67,11 +66,11 @@ def _report_task(exercise: Exercise, console: Console) -> None:
     console.report_markdown(
         f"## {title}\n\n{facts}\n\n{exercise.task}\n```python\n{exercise.stub}```"
     )
+    command = f"--exercise {exercise.number} {exercise.answer_file}"
     console.report(
         "",
-        f"--exercise {exercise.number} {_EXAMPLE}  writes these lines to {_EXAMPLE} if "
-        "there is no such file,",
-        "                                and marks it once you have completed it.",
+        f"{command}  writes these lines to {exercise.answer_file}, if there is no such",
+        f"{' ' * len(command)}  file, and marks it once you have completed it.",
         f"--exercise {exercise.number} --solution  shows a solution.",
     )
 

@@ -34,7 +34,8 @@ class Attempt:
             AttemptError: The program does not define the name.
         """
         if name not in self._names:
-            raise AttemptError(f"{self.label}: {name}: expected a value, got none", "")
+            message = f"{self.label}: {name}: expected a definition, got none"
+            raise AttemptError(message, "")
         return self._names[name]
 
     def call(self, name: str, *arguments: Any) -> Any:

@@ -1,6 +1,5 @@
 """Compare a result with the expected one, and describe the first difference."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +27,8 @@ def first_difference(value: Any, expected: Any, bound: float) -> str | None:
         value: An array, a number, a text, bytes, or a list, tuple or mapping of these.
         expected: The expected value.
         bound: The largest accepted difference of two floating-point elements, in units of
-            the largest finite element of the expected array. 0 requires equal bits.
+            the largest finite element of the expected array, or of an expected number if
+            it is above 1. 0 requires equal bits.
     """
     value = plain_value(value)
     expected = plain_value(expected)
@@ -41,10 +41,11 @@ def first_difference(value: Any, expected: Any, bound: float) -> str | None:
     if isinstance(expected, list | tuple):
         return _sequence_difference(value, expected, bound)
     if isinstance(expected, float):
-        is_number = isinstance(value, int | float | np.number)
-        if not (is_number and math.isclose(value, expected, rel_tol=bound)):
-            return f"{shown(value)}, expected {shown(expected)}"
-        return None
+        if isinstance(value, int | float | np.number):
+            distance = abs(value - expected)
+            if value == expected or distance <= bound * max(1.0, abs(expected)):
+                return None
+        return f"{shown(value)}, expected {shown(expected)}"
     if type(value) is not type(expected) or value != expected:
         return f"{shown(value)}, expected {shown(expected)}"
     return None

@@ -117,6 +117,11 @@ class Exercise:
         """The chapter that the exercise belongs to."""
         return int(self.number.partition(".")[0])
 
+    @property
+    def answer_file(self) -> str:
+        """The name that tasks suggest for the file of the answer."""
+        return f"answer_{self.number.replace('.', '_')}.py"
+
     def check(self, case: Case, attempt: Attempt) -> Any:
         """Return the outcome of a case.
 

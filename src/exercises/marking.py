@@ -48,7 +48,10 @@ def mark_attempt(exercise: Exercise, text: str, label: str, model: Model) -> Ver
         line = str(error)
         if error.reason == _UNWRITTEN and case is not None:
             return Verdict(False, (line, f"{case.name} is not written yet."))
-        if not error.reason or case is None:
+        if not error.reason:
+            hint = f"--exercise {exercise.number} shows the lines to begin with."
+            return Verdict(False, (line, hint))
+        if case is None:
             return Verdict(False, (line,))
     message = _mistake_message(exercise, attempt, case, cases)
     return Verdict(False, (line, message) if message else (line,))
@@ -62,8 +65,10 @@ def _described(wrong: WrongResultError) -> str:
         place = f"{call}, {case.label}" if case.label else call
         return f"{place}: {wrong.difference}"
     if case.is_prediction:  # the expected value would be the solution
+        if wrong.value is None:
+            return f"{case.name} is not set yet."
         kind = type(case.expected).__name__
-        if wrong.value is not None and not _is_of_kind(wrong.value, case.expected):
+        if not _is_of_kind(wrong.value, case.expected):
             return f"{case.label}: {shown(wrong.value)}, expected a value of type {kind}"
         size = _too_large_or_small(wrong.value, case.expected)
         return f"{case.label}: {shown(wrong.value)} is not what the engine computes{size}"
@@ -72,7 +77,7 @@ def _described(wrong: WrongResultError) -> str:
 
 def _too_large_or_small(value: Any, expected: Any) -> str:
     """Return a hint for a wrong number, and "" for other values."""
-    if value is None or not isinstance(expected, int | float) or value == expected:
+    if not isinstance(expected, int | float) or value == expected:
         return ""
     return f"; it is too {'large' if value > expected else 'small'}"
 

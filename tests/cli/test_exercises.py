@@ -21,7 +21,7 @@ def test_a_task_is_shown_with_its_stub_and_without_its_solution(run):
     assert exercise.task in text
     assert exercise.stub in text
     assert "turned" not in text
-    assert "--exercise 10.2 my_answer.py" in text
+    assert "--exercise 10.2 answer_10_2.py" in text
 
 
 def test_a_solution_is_a_program_that_passes(run, tmp_path):

@@ -110,7 +110,7 @@ def test_the_exercises_of_a_chapter_have_folded_solutions():
     folded = re.findall(r"<details>.*?</details>", text, flags=re.DOTALL)
     assert len(folded) == len(numbers)
     assert all("```python\n" in part for part in folded)
-    assert "--exercise 10.2 my_answer.py" in text
+    assert "--exercise 10.2 answer_10_2.py" in text
 
 
 def test_the_table_of_exercises_links_to_their_chapters():

@@ -11,18 +11,19 @@ def _cases(model: Model) -> list[Case]:
     greedy = SamplingArgs(temperature=0.0)
     for _step in engine.chat([Message("user", QUESTION)], sampling=greedy):
         pass
-    return [Case("answer", None, engine.context.length, "the positions in use")]
+    return [Case("answer", None, engine.context.length, "the filled positions")]
 
 
 EXERCISE = PredictIt(
     number="2.1",
-    title="Count the positions in use",
+    title="Count the filled positions",
     minutes=5,
     difficulty="easy",
     task="""\
 "What is the capital of Ohio?" becomes a prompt of 22 tokens in the chat format. The answer has 9
-new tokens, and the last one is the token that ends it. How many positions of the KV cache are in
-use when the answer is complete?
+new tokens, and the last one is the token that ends it. A pass writes the keys and values of the
+tokens that it reads into the KV cache. How many positions of the cache are filled when the answer
+is complete?
 
 Set `answer` to a whole number.
 """,

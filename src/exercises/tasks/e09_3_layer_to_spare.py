@@ -35,7 +35,8 @@ Each layer only adds to the residual stream, so a layer can be left out: x passe
 one of the four layers of the bundled model, 0 to 3, and ask "What is the capital of Ohio?".
 Which layers, each left out alone, leave the answer as it was?
 
-Set `answer` to a list of layers in ascending order. Guess first; the engine tries all four.
+Set `answer` to a list of layers in ascending order. Guess: the engine tries all four, and says what
+happens without a layer that you named and the model needs.
 """,
     stub="""\
 answer = None
@@ -52,6 +53,25 @@ answer = [1]
         Mistake(
             "Without layer 2, the model finds Columbus, but writes it twice.",
             (("[1]", "[2]"),),
+        ),
+        Mistake(
+            "Layer 1 can be left out. Without layer 2, the model finds Columbus, but writes it "
+            "twice.",
+            (("[1]", "[1, 2]"),),
+        ),
+        Mistake(
+            "Layer 1 can be left out. Without the last layer, the model names another place.",
+            (("[1]", "[1, 3]"),),
+        ),
+        Mistake(
+            "Without layer 2, the model writes Columbus twice, and without the last layer it "
+            "names another place.",
+            (("[1]", "[2, 3]"),),
+        ),
+        Mistake(
+            "One of these layers can be left out. Without layer 2, the model writes Columbus "
+            "twice, and without the last layer it names another place.",
+            (("[1]", "[1, 2, 3]"),),
         ),
         Mistake(
             "Without the last layer, the model names another place.",

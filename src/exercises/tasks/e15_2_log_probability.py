@@ -62,8 +62,8 @@ Logits may be as large as 1000, so subtract the largest one first, and add it ag
 - `logits`: float32 `[V]`.
 - `token`: an id.
 
-Return a number. It may differ from the engine's by 0.0001 of it. In the chat, the token with the
-larger log-probability of the two largest logits is chosen.
+Return a number. It may differ from the engine's by 0.0001, or by 0.0001 of it if it is large. In
+the chat, the token with the larger log-probability of the two largest logits is chosen.
 """,
     stub='''\
 import numpy as np
