@@ -4,6 +4,7 @@ import inspect
 import operator
 import re
 from collections.abc import Callable, Sequence
+from types import GenericAlias
 from typing import Any
 
 import ml_dtypes
@@ -192,15 +193,14 @@ def functions_with_a_dtype():
     names = set()
     for name in ml.__all__:
         member = getattr(ml, name)
-        if not callable(member) or (
-            inspect.isclass(member) and issubclass(member, Exception)
-        ):
+        is_error = inspect.isclass(member) and issubclass(member, Exception)
+        if not callable(member) or is_error or isinstance(member, GenericAlias):
             continue
         methods = vars(member) if inspect.isclass(member) else {}
         places = {name: member} | {
             f"{name}.{method}": getattr(member, method)
             for method in methods
-            if method[0] != "_"
+            if method[0] != "_" and hasattr(member, method)  # not a hint for a name
         }
         for place, function in places.items():
             if not callable(function):
