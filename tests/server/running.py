@@ -132,6 +132,12 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it did not come about")
 
 
+def skip_without_extra() -> None:
+    """Skip the test if a package of the serve extra is missing."""
+    for package in ("starlette", "uvicorn", "msgspec", "prometheus_client", "llguidance"):
+        pytest.importorskip(package, reason="the serve extra is not installed")
+
+
 @contextmanager
 def running(
     directory: Path,
@@ -140,8 +146,7 @@ def running(
     program: Sequence[str] = (sys.executable, "-m", "src.main"),
 ) -> Iterator[Running]:
     """Starts `--serve` of a program, with `launch` before it; its end must be clean."""
-    for package in ("starlette", "uvicorn", "msgspec", "prometheus_client", "llguidance"):
-        pytest.importorskip(package, reason="the serve extra is not installed")
+    skip_without_extra()
     log = directory / "server.log"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with log.open("wb") as stream:

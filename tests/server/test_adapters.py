@@ -12,7 +12,7 @@ import pytest
 
 from src.inference import InferenceEngine, SamplingArgs
 from src.model import Model, load_adapter
-from tests.server.running import Running, running
+from tests.server.running import Running, running, skip_without_extra
 from tests.support.adapters import random_pairs, write_peft
 
 TEXT = "/v1/completions"
@@ -173,6 +173,7 @@ def test_the_page_of_an_answer_is_of_its_adapters(adapted: Running) -> None:
 
 
 def test_two_adapters_of_one_name_are_refused(paths: list[Path], tmp_path: Path) -> None:
+    skip_without_extra()
     renamed = tmp_path / "first"
     shutil.copytree(paths[1], renamed)
     flags = ("--serve", "127.0.0.1:0", "--lora", str(paths[0]), "--lora", str(renamed))
