@@ -35,6 +35,7 @@ WORKERS = 2
 SECONDS = 120  # of processor time; a mutant that loops is noticed
 # Which tests are to notice the mutants of a module, beside those of its name.
 ALSO = {
+    "checkpoint/adapters": "model/adapters",
     "checkpoint/checkpoint": "model/loader",
     "checkpoint/gguf": "checkpoint/gguf_config",
     "checkpoint/gguf_config": "model/gguf",
