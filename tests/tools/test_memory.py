@@ -56,7 +56,7 @@ def test_the_speeds_are_those_of_the_page_of_measurements():
     text = re.sub(r"\| ([\d.]+) \| ([\d.]+ - [\d.]+) \|", r"| \1 (\2) |", text)
     measured = {name: numbers for name, *numbers in cells(text)}
     section = PAGE.read_text("utf-8").partition("\n## Speed\n")[2].partition("\n## ")[0]
-    rows = cells(section)[1:]
+    rows = cells(section.partition("ik_llama.cpp is")[0])[1:]
     assert len(rows) == 9
     prompts = {"new tokens": "decode", "prompt of 22 tokens": "prompt of 22",
                "prompt of 512 tokens": "prompt of 512"}  # fmt: skip
@@ -71,3 +71,19 @@ def test_the_speeds_are_those_of_the_page_of_measurements():
         else:
             found = measured["{} over llama.cpp's {}".format(*formats)]
             assert told == [found[list(prompts).index(what)], ""]
+
+
+def test_the_speeds_next_to_ik_llama_cpp_are_those_of_the_page_of_measurements():
+    text = Path("docs/PERFORMANCE-TABLES.md").read_text("utf-8")
+    table = text.partition("\n### AVX2, next to ik_llama.cpp\n")[2].partition("\n### ")[0]
+    measured = {
+        weights: (decode, of_22, of_512)
+        for weights, bits, over, decode, of_22, _, of_512 in cells(table)
+        if (bits, over) == ("8", "ik_llama.cpp -rtr 1")
+    }
+    section = (
+        PAGE.read_text("utf-8").partition("ik_llama.cpp is")[2].partition("\n## ")[0]
+    )
+    rows = cells(section)[1:]
+    assert {weights: tuple(told) for weights, *told in rows} == measured
+    assert len(rows) == 4
