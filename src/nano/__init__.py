@@ -1,1 +1,1 @@
-"""The bundled model in Meta's layout; `tools/nano` contains its training code."""
+"""The bundled model and its adapter; `tools/nano` contains the code that trained them."""

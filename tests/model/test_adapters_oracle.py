@@ -8,10 +8,12 @@ import pytest
 
 from src import ml
 from src.model import LoadedAdapter, Model, load_adapter, load_model
+from src.model.saving import save_quantized
 from src.model.saving_gguf import save_gguf
 from tests.model.test_adapters import EVERYTHING
 from tests.support import llama_cpp
 from tests.support.adapters import gguf_arrays, random_pairs, write_gguf, write_peft
+from tools.nano.roman import BUNDLED_ADAPTER
 
 pytest.importorskip("torch", reason="needs the oracle extra")
 pytest.importorskip("transformers", reason="needs the oracle extra")
@@ -240,6 +242,12 @@ def test_a_quantized_base_is_near_peft_on_the_dequantized_network(
     exact = oracle.logits(peft.PeftModel.from_pretrained(narrow, path).eval(), IDS)
     found = logits(model, (load_adapter(model, path), 1.0))
     np.testing.assert_allclose(found, exact, atol=FLOAT32_BOUND, rtol=0)
+
+
+def test_the_bundled_adapter_has_the_logits_of_peft(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    save_quantized(None, base, adapters=[(BUNDLED_ADAPTER, 0.0)])
+    check(base, "bfloat16", (BUNDLED_ADAPTER, 1.0))
 
 
 # llama.cpp

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from src.inference import InferenceEngine, Message, SamplingArgs
-from src.model import load_model
+from src.ml import ScaledAdapters
+from src.model import load_adapter, load_model
 
 from .corpus import BOSTON, PINNED, load_split
 from .pairs import Pair
@@ -63,9 +64,15 @@ class Examiner:
     """Asks pairs, each in a conversation of its own."""
 
     def __init__(
-        self, directory: Path | None = None, quantize: str | None = None
+        self,
+        directory: Path | None = None,
+        quantize: str | None = None,
+        adapter: Path | None = None,
     ) -> None:
         self._model = load_model(directory, quantize=quantize)
+        self._adapters: ScaledAdapters = ()
+        if adapter is not None:
+            self._adapters = ((load_adapter(self._model, adapter), 1.0),)
         self._engine = InferenceEngine(self._model, sequence_length=1024)
 
     def answer(self, pair: Pair) -> str:
@@ -76,9 +83,13 @@ class Examiner:
             if tokenizer is None:
                 raise ValueError("the model directory must hold tokenizer.model")
             ids = tokenizer.encode(pair.question, bos=True, eos=False)
-            steps = self._engine.generate(ids, LONGEST_ANSWER, sampling)
+            steps = self._engine.generate(
+                ids, LONGEST_ANSWER, sampling, adapters=self._adapters
+            )
         else:
-            steps = self._engine.chat(pair_messages(pair), LONGEST_ANSWER, sampling)
+            steps = self._engine.chat(
+                pair_messages(pair), LONGEST_ANSWER, sampling, adapters=self._adapters
+            )
         return "".join(step.text for step in steps)
 
 
