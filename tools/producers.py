@@ -34,7 +34,16 @@ from .generated import Producer, line_in, with_blocks, with_lines
 from .listings import stage_code
 from .pages import ROOT, PageError, name_of, table
 from .paths import files_on_the_way
-from .runs import LLAMA_3_1_8B, LLAMAS, SIZES_8B, bundled_events, bundled_model, events_8b
+from .runs import (
+    LLAMA_3_1_8B,
+    LLAMAS,
+    PAGE,
+    ROW,
+    SIZES_8B,
+    bundled_events,
+    bundled_model,
+    events_8b,
+)
 from .touched import CHANGES, checked_places
 
 _POSITIONS = 4096
@@ -66,6 +75,23 @@ _REAL_SPEEDS = {
     "decode": ("one token after the other, tokens/s", False),
     "ready": ("loading, seconds", False),
     "peak": ("memory, at most", True),
+}
+# Stages of a layer, stages in which each head has a part, stages whose results have the
+# elements of an earlier stage, and stages of the drawn token.
+_LAYER_STAGES = range(5, 19)
+_HEAD_STAGES = range(9, 15)
+_COPY_STAGES = (9, 12)
+_ANSWER_STAGES = (20, 21)
+# The explorer's views of single stages, and the texts of the links to them.
+_EXPLORER_VIEWS = {
+    1: ("tokens", "the tokens"),
+    10: ("attention", "the angles"),
+    11: ("cache", "the cache"),
+    13: ("attention", "the weights of the head"),
+    18: ("residual", "the stream after each layer"),
+    19: ("residual", "the logits after each layer"),
+    20: ("sampling", "the candidates"),
+    21: ("tokens", "the tokens"),
 }
 # What differs from run to run, and what is too long to show.
 _VARIES = (
@@ -189,10 +215,34 @@ def stage_part(page: Path, argument: str) -> str:
         f"{intro}, {link}:\n\n```py\n{code}\n```",
         f"Its lines in the log of the run of this chapter:\n\n{log(page, words[0])}",
     ]
-    if numbers := _token_numbers(number):
+    numbers = _token_numbers(number)
+    if numbers:
         said = "The last token of the prompt, before and after each op:"
         parts.append(f"{said}\n\n```text\n{numbers}\n```")
+    parts.append(_explorer_links(page, number, has_values=bool(numbers)))
     return "\n\n".join(parts)
+
+
+def _explorer_links(page: Path, stage: int, *, has_values: bool) -> str:
+    """Return a line with links to the places of a stage in the explorer's example."""
+    T = next(event.details["T"] for event in bundled_events() if event.stage == 3)
+    place = {"stage": stage}
+    if stage in _LAYER_STAGES:
+        place["layer"] = 0
+    if stage in _HEAD_STAGES:
+        place["head"] = ROW.head
+    place["token"] = T if stage in _ANSWER_STAGES else T - 1
+    views = [("map", "the stage")]
+    if has_values and stage not in _COPY_STAGES:
+        views.append(("values", "its values"))
+    if stage in _EXPLORER_VIEWS:
+        views.append(_EXPLORER_VIEWS[stage])
+    links = []
+    for view, text in views:
+        fragment = "&".join(f"{key}={value}" for key, value in place.items())
+        target = f"{_from(page, name_of(PAGE))}#view={view}&{fragment}"
+        links.append(f"[{text}]({target})")
+    return f"In the explorer: {', '.join(links)}."
 
 
 def _choices(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -129,6 +129,49 @@ def test_the_keyboard_reaches_everything(two_formats, page):
     page.wait_for_selector("#stage-heading:has-text('Stage 8')")
 
 
+STATE = (
+    "(({ view, stage, layer, head, position }) => [view, stage, layer, head, position])"
+)
+AT_FIRST = ["tokens", 13, 0, 0, 27]
+LINKS = {
+    "": AT_FIRST,
+    "#stage=13&layer=1&head=2&token=26": ["attention", 13, 1, 2, 26],
+    "#stage=8&layer=3&token=5": ["map", 8, 3, 0, 5],
+    "#stage=20&view=sampling": ["sampling", 20, 0, 0, 27],
+    "#token=0": ["tokens", 13, 0, 0, 0],
+    "#view=cache": ["cache", 13, 0, 0, 27],
+    # Unknown names and values are ignored, each by itself.
+    "#stage=22&layer=4&head=6&token=999": AT_FIRST,
+    "#stage=0&layer=-1&head=2.5&token=1e1": AT_FIRST,
+    "#stage=8&layer=x&view=nothing&run=7&position=3": ["map", 8, 0, 0, 27],
+    "#stage=&layer&=&&&": AT_FIRST,
+    "#__proto__=1&view=constructor&stage=99999999999999999999": AT_FIRST,
+    "#%E0%A4%A&%00=%ff&stage=%37": ["map", 7, 0, 0, 27],
+    "#<img src=x onerror=alert(1)>": AT_FIRST,
+}
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_opens_the_page_at_its_place(two_formats, page, link):
+    page.goto(two_formats[0].as_uri() + link)
+    page.wait_for_selector("html[data-ready]", timeout=60_000)
+    assert page.evaluate(f"{STATE}(explorer.state)") == LINKS[link]
+    assert page.locator("#view").get_attribute("data-view") == LINKS[link][0]
+    assert page.locator("img").count() == 0
+
+
+def test_a_link_is_followed_while_the_page_is_open(two_formats, page):
+    opened(page, two_formats[0])
+    page.evaluate("location.hash = '#stage=17&layer=2&token=28'")
+    page.wait_for_selector("#stage-heading:has-text('Stage 17: feed-forward, layer 2')")
+    assert page.locator("#map-pass").input_value() == "1"
+    page.evaluate("location.hash = '#view=values&stage=13&layer=0&head=4&token=26'")
+    page.wait_for_selector("#view[data-view=values]")
+    chosen = page.locator("#values-tensor option:checked").inner_text()
+    assert chosen == "pass 0, layer 0, stage 13: scores [H, T, S] (matmul)"
+    assert page.locator("#values-slice").input_value() == "4"
+
+
 def test_every_control_is_used(two_formats, page):
     opened(page, two_formats[0])
     page.click("#left-out summary")

@@ -1,5 +1,5 @@
 """The page of the example alone answers the ten questions of docs/EXPLORER.md, as told
-there.
+there, and the links of chapter 14 open it at their places.
 """
 
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from tests.explorer.test_page import browser, opened, page  # noqa: F401
 from tests.support.browser import api
-from tools.pages import ROOT
+from tools.pages import ROOT, links
 from tools.runs import PAGE
 
 pytestmark = pytest.mark.slow
@@ -66,3 +66,40 @@ def test_a_question_is_answered_by_the_page_alone(page, row, places):  # noqa: F
     # Attention weights are stored in steps of 1/255, a logit's parts are of rounded
     # activations.
     assert numbers == pytest.approx(answered(answer)[1], rel=0.01, abs=0.003)
+
+
+def links_of_chapter_14() -> list[tuple[int, str, str]]:
+    """The stage of the section, the text and the fragment of each link to the page."""
+    found = []
+    for name in ("14-forward-pass", "14b-attention", "14c-next-token"):
+        text = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+        for section in re.split(r"^## ", text, flags=re.MULTILINE):
+            stage = re.match(r"Stage (\d+): ", section)
+            for link in links(section) if stage else ():
+                path, _, fragment = link.target.partition("#")
+                if path == "explorer/example.html" and fragment:
+                    found.append((int(stage[1]), link.text, fragment))
+    return found
+
+
+def test_each_section_of_chapter_14_links_to_its_place(page):  # noqa: F811
+    found = links_of_chapter_14()
+    assert {stage for stage, text, _ in found if text == "the stage"} == {*range(1, 22)}
+    opened(page, PAGE)
+    for stage, text, fragment in found:
+        asked = dict(part.split("=") for part in fragment.split("&"))
+        assert int(asked["stage"]) == stage, text
+        page.evaluate("explorer.show({ view: 'tour', stage: 1, position: 0, head: 0 })")
+        page.evaluate("(fragment) => { location.hash = fragment; }", fragment)
+        page.wait_for_selector(f"#view[data-view={asked['view']}]")
+        state = page.evaluate("explorer.state")
+        assert state["position"] == int(asked["token"])
+        for name in ("stage", "layer", "head"):
+            assert state[name] == int(asked.get(name, 0)), (stage, text)
+        if asked["view"] == "map":
+            heading = page.locator("#stage-heading").inner_text()
+            assert heading.startswith(f"Stage {stage}:")
+        if asked["view"] == "values":
+            title = page.locator("#values-tensor option:checked").inner_text()
+            assert f"stage {stage}: " in title, (stage, title)
+            assert title.startswith("pass 0, ")

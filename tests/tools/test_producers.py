@@ -98,6 +98,18 @@ def test_an_excerpt_has_the_lines_of_the_source():
     assert [line for line in lines if not line.startswith((" ", "xq", ")"))] == []
 
 
+def test_a_stage_ends_with_links_to_its_places_in_the_explorer():
+    line = produced("stage 13").split("\n")[-1]
+    place = "explorer/example.html#view={}&stage=13&layer=0&head=2&token=26"
+    assert line == (
+        f"In the explorer: [the stage]({place.format('map')}), "
+        f"[its values]({place.format('values')}), "
+        f"[the weights of the head]({place.format('attention')})."
+    )
+    assert "its values" not in produced("stage 9").split("\n")[-1]  # views of stage 8
+    assert "layer" not in produced("stage 2").split("\n")[-1]
+
+
 def test_the_ids_of_the_prompt_are_those_of_llama_3():
     tokenizer = load_tokenizer(shared_data("llama3/tokenizer.model").parent)
     assert tuple(encode_chat(tokenizer, [Message("user", PROMPT)])) == LLAMA_3_IDS

@@ -80,6 +80,14 @@ def test_the_page_of_the_explorer_and_its_picture_are_in_the_site(site, page):
     assert page.title() == "Inside a run"
 
 
+def test_a_section_of_chapter_14_leads_to_its_place_in_the_explorer(site, page):
+    page.goto(f"file://{site}/docs/14b-attention.html")
+    page.click("#stage-13-scores-mask-softmax a[href*='view=attention']")
+    page.wait_for_selector("#view[data-view=attention]")
+    assert page.locator("h3:has-text('Layer 0, head 2, which reads')").count() == 1
+    assert page.locator("#token-26").get_attribute("aria-selected") == "true"
+
+
 def test_the_menu_folds_on_a_phone_and_has_the_groups(site, page):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"file://{site}/docs/09-architecture.html")

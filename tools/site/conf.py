@@ -68,8 +68,7 @@ def _edit(_app: Sphinx, name: str, source: list[str]) -> None:
         if file is None:
             return link.target
         place = os.path.relpath(_place(file), page.parent.relative_to(ROOT))
-        line = link.target.rpartition("#L")[2]
-        return f"code:{place}#L-{line}" if line.isdigit() else f"code:{place}"
+        return f"code:{place}{_fragment(link)}"
 
     source[0] = with_targets(source[0], target)
     if name == root_doc:
@@ -97,6 +96,15 @@ def _linked_file(page: Path, link: Link) -> Path | None:
     file = (page.parent / path).resolve()
     is_code = path and not link.is_picture and file.suffix != ".md" and file.exists()
     return file if is_code else None
+
+
+def _fragment(link: Link) -> str:
+    """Return the end of a link in the site: its line, its fragment, or nothing."""
+    fragment = link.target.partition("#")[2]
+    line = fragment.removeprefix("L")
+    if line.isdigit():
+        return f"#L-{line}"
+    return f"#{fragment}" if fragment else ""
 
 
 def _place(file: Path) -> str:
@@ -165,8 +173,7 @@ def _page_target(link: Link) -> str:
     file = _linked_file(ROOT / "notebooks" / "page", link)
     if file is not None:
         place = os.path.relpath(_place(file), "notebooks")
-        line = link.target.rpartition("#L")[2]
-        return f"{place}#L-{line}" if line.isdigit() else place
+        return place + _fragment(link)
     path, mark, anchor = link.target.partition("#")
     page = path.removesuffix(".md")
     return f"{page}.html{mark}{anchor}" if page != path else link.target

@@ -90,6 +90,32 @@ function fillStrip(strip, run) {
   }, h("bdi", {}, shown(run.text(id), 24) || " "), h("small", {}, String(id)))));
 }
 
+/**
+ * Return the changes that the fragment of the address asks for, such as
+ * #stage=13&layer=0&head=2&token=26. Unknown names and values are left out.
+ */
+function linkedState() {
+  const run = currentRun();
+  const asked = new URLSearchParams(location.hash.slice(1));
+  const number = (name, first, end) => {
+    const text = asked.get(name) ?? "";
+    return /^\d{1,9}$/.test(text) && Number(text) >= first && Number(text) < end ? Number(text) : undefined;
+  };
+  const stage = number("stage", 1, page.stages.length + 1), head = number("head", 0, run.H), position = number("token", 0, run.tokens.length);
+  const named = VIEWS.find(([name]) => name === asked.get("view"))?.[0];
+  const view = named ?? (head !== undefined ? "attention" : stage !== undefined ? "map" : undefined);
+  const changes = { stage, layer: number("layer", 0, run.L), head, position, view };
+  return Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined));
+}
+
+/** Show what the fragment of the address asks for. */
+async function follow() {
+  const changes = linkedState();
+  if (changes.position !== undefined) map.pass = currentRun().passOf(changes.position).number;
+  if (changes.stage !== undefined) chooseValues(currentRun(), { ...state, ...changes });
+  await show(changes);
+}
+
 function keys(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const inField = event.target.closest("input, select, textarea");
@@ -124,7 +150,8 @@ async function start() {
   document.addEventListener("keydown", keys);
   window.addEventListener("resize", markWide);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show({}));
-  await show({});
+  window.addEventListener("hashchange", follow);
+  await follow();
   // Make the state, the runs and the sampler available in the console.
   globalThis.explorer = { state, runs: page.runs, show, arrayOf, distribution, logitsOf, stagesOf, placeOf, compareRuns };
   document.documentElement.dataset.ready = "yes";

@@ -2,6 +2,24 @@
 
 const zoom = { chosen: 0, slice: 0, cell: 8 };
 
+/**
+ * Choose the first stored tensor of a stage, of the token's pass if there is one, and its slice of the head or token.
+ * The choice stays as it is if no tensor of the stage is stored.
+ */
+function chooseValues(run, { stage, layer, head, position }) {
+  const kept = run.kept();
+  const isOfStage = (one) => one.stage === stage && (one.layer === null || one.layer === layer);
+  const pass = run.passOf(position).number;
+  const chosen = kept.findIndex((one) => isOfStage(one) && one.pass === pass);
+  const at = chosen >= 0 ? chosen : kept.findIndex(isOfStage);
+  if (at < 0) return;
+  const x = kept[at];
+  zoom.chosen = at;
+  const group = run.H / run.sizes.K;
+  const index = { H: head, K: Math.floor(head / group), T: position - run.passes[x.pass].start, S: position, C: position }[x.letters[0]] ?? 0;
+  zoom.slice = Math.max(0, index - (x.axis === 0 ? x.first : 0));
+}
+
 async function valuesView(root) {
   const run = currentRun();
   const kept = run.kept();
