@@ -6,7 +6,7 @@ mistakes, and cases with the results that the engine computes.
 
 import copy
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -143,6 +143,11 @@ class Exercise:
         raise NotImplementedError
 
 
+def _expected_result(_arguments: tuple[Any, ...], expected: Any) -> Any:
+    """Return the engine's result, in the place of a reader's function."""
+    return expected
+
+
 @dataclass(frozen=True, kw_only=True)
 class WriteIt(Exercise):
     """The reader writes a function, which then replaces the engine's for a chat.
@@ -153,6 +158,8 @@ class WriteIt(Exercise):
             engine's.
         question: The question of the chat.
         sampling: The sampling settings of the chat, by default with a temperature of 0.
+        changes_model: Whether the engine does not use the function in other chats. The
+            reader's chat is then compared with a chat that uses the engine's results.
     """
 
     kind = "write it"
@@ -161,6 +168,7 @@ class WriteIt(Exercise):
     function: str
     question: str = QUESTION
     sampling: SamplingArgs | None = None
+    changes_model: bool = False
 
     def finish(self, attempt: Attempt, model: Model) -> list[str]:
         """Chat with the reader's function; see `Exercise.finish`."""
@@ -172,7 +180,9 @@ class WriteIt(Exercise):
             label = f"call {calls} in a chat"
             return self.check(Case(self.function, arguments, expected, label), attempt)
 
-        plain = run_chat(model, self.question, self.sampling)
+        same = self.in_chat(_expected_result) if self.changes_model else nullcontext()
+        with same:
+            plain = run_chat(model, self.question, self.sampling)
         with self.in_chat(call):
             chat = run_chat(model, self.question, self.sampling)
         case = Case(self.function, None, plain.answer, "the answer of a chat")

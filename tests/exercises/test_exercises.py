@@ -21,6 +21,7 @@ from src.exercises import (
 from src.exercises.attempt import Attempt
 from src.exercises.chat import ChatRun, replaced, run_chat
 from src.exercises.comparison import first_difference
+from src.exercises.exercise import WriteIt
 from src.inference import sampling
 from src.model import Model, llama, load_model
 
@@ -264,6 +265,18 @@ def test_a_chat_leaves_the_functions_of_the_engine_in_their_places():
     verdict = mark(EXERCISES["9.1"], failing)
     assert verdict.lines == ("answer.py:6: AssertionError",)
     assert (ml.rms_norm, ml.softmax, llama.causal_mask, sampling.draw) == before
+
+
+def test_the_norms_of_a_chat_compute_with_the_elements_that_the_reader_returns():
+    exercise = EXERCISES["18.1"]
+    assert isinstance(exercise, WriteIt)
+    with exercise.in_chat(lambda _arguments, expected: expected):
+        quantized = run_chat(bundled())
+    with exercise.in_chat(lambda _arguments, expected: 2 * expected):
+        doubled = run_chat(bundled())
+    assert quantized.answer == run_chat(bundled()).answer
+    assert not quantized.has_bits_of(run_chat(bundled()))
+    assert quantized.distance(doubled) > 1
 
 
 def test_a_function_replaced_without_a_call_fails():

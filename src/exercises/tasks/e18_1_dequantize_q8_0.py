@@ -7,7 +7,7 @@ from ... import ml
 from ...model import Model
 from ..chat import replaced
 from ..exercise import Call, Case, Mistake, WriteIt
-from ..tensors import floats, random_floats
+from ..tensors import floats, random_floats, tensor_of
 
 _BLOCK_BYTES = 34
 
@@ -31,10 +31,10 @@ def _in_chat(call: Call) -> AbstractContextManager[None]:
     engine = ml.rms_norm
 
     def rms_norm(x: ml.Tensor, weight: ml.Tensor, eps: float, dtype: Any) -> ml.Tensor:
-        """Check the reader's function on the weights of each norm, and do not use it."""
+        """Quantize the weight of the norm, and use what the reader's function reads."""
         blocks, expected = _blocks(floats(weight))
-        call((blocks,), expected)
-        return engine(x, weight, eps, dtype)
+        read = call((blocks,), expected)
+        return engine(x, tensor_of(read, weight.dtype), eps, dtype)
 
     return replaced(ml, "rms_norm", rms_norm)
 
@@ -45,14 +45,15 @@ EXERCISE = WriteIt(
     minutes=15,
     difficulty="medium",
     function="dequantize",
+    changes_model=True,
     task="""\
 A block of q8_0 has 34 bytes: a float16 scale, and then 32 signed bytes, the codes. An element is
 its code times the scale, computed in float32.
 
 - `blocks`: uint8 `[n, 34]`.
 
-Return float32 `[32 n]`, equal to the engine's bit for bit. In the chat, your function reads the
-weights of each norm, quantized to q8_0.
+Return float32 `[32 n]`, equal to the engine's bit for bit. In the chat, the weights of each norm
+are quantized to q8_0, and the norm computes with the elements that your function returns.
 """,
     stub='''\
 import numpy as np
