@@ -162,6 +162,7 @@ def _linear(
     T = x._size // columns if columns else math.prod(outer)
     products = features * columns
     threads = kernels.threads
+    scratch = kernels.scratch(lib.product_scratch_bytes(columns, threads))
     t = 0
     x_at = operand._pointer
     step = T if T * products <= MULTIPLY_ADDS_PER_CALL else rows_per_call(T, products)
@@ -179,7 +180,17 @@ def _linear(
                 (kernels.pointer(out), *part[1:])
                 for out, part in zip(outs, parts, strict=True)
             ]
-        _run_kernel(parts, x_at, step, columns, operand._dtype, out_dtype, threads)
+        lib.linear(
+            parts,
+            scratch,
+            x_at,
+            len(parts),
+            step,
+            columns,
+            operand._dtype.code,
+            out_dtype.code,
+            threads,
+        )
         t += step
     return tuple(
         results if out_dtype is dtype else [result.to(dtype) for result in results]
@@ -298,33 +309,18 @@ def _multiply(
         features += rows
     is_small = T * columns * features < _ONE_THREAD
     threads = 1 if is_small else kernels.threads
-    x_at = kernels.pointer(x.data_pointer)
-    _run_kernel(parts, x_at, T, columns, float32, float32, threads)
-    return outs
-
-
-def _run_kernel(
-    parts: Sequence[tuple[Any, ...]],
-    x_at: Any,
-    T: int,
-    columns: int,
-    x_dtype: DType,
-    out_dtype: DType,
-    threads: int,
-) -> None:
-    """Multiply T rows by several weights, each described by a `LinearPart`."""
-    scratch = kernels.scratch(lib.product_scratch_bytes(columns, threads))
     lib.linear(
         parts,
-        scratch,
-        x_at,
+        kernels.scratch(lib.product_scratch_bytes(columns, threads)),
+        kernels.pointer(x.data_pointer),
         len(parts),
         T,
         columns,
-        x_dtype.code,
-        out_dtype.code,
+        float32.code,
+        float32.code,
         threads,
     )
+    return outs
 
 
 def _selected_rows(x: Tensor, index: Any) -> Tensor:
