@@ -514,9 +514,7 @@ def test_each_kernel_is_called_in_one_place(trees: dict[str, list[ast.AST]]) -> 
     texts = [ast.unparse(call.func) for call in calls]
     called = [text.removeprefix("lib.") for text in texts if text.startswith("lib.")]
     twice = {name for name in called if called.count(name) > 1}
-    # A function for both calls of `linear` would be one more Python call in each product.
     assert twice <= {
-        "linear",
         "product_scratch_bytes",
         "isa_available",
         "isa_select",

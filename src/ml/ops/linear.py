@@ -30,9 +30,6 @@ from ..quantized import Weight
 from ..tensor import Tensor, allocate
 
 _PANEL: int = lib.PANEL_TOKENS
-# Products of adapters with fewer multiply-adds run in one thread, because to wake another
-# one would take longer.
-_ONE_THREAD = 1 << 16
 
 
 @op
@@ -124,7 +121,13 @@ def _linear(
     weights: Sequence[Weight],
     dtype: DType | str | None,
     biases: Sequence[Tensor | None],
+    out: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
+    """Return the products of x with weights of one dtype, as `linear_transformations`.
+
+    The only product is written to `out` [..., out], if it is given: a contiguous tensor
+    of the dtype of the result.
+    """
     operand = kernel_operand(op, x)
     x_dtype = x._dtype
     first = weights[0]._dtype
@@ -153,7 +156,10 @@ def _linear(
             weight = weight.contiguous()
             weight._weight = kernels.weight((weight._pointer,), weight._dtype.code)
             copies.append(weight)
-        result = allocate((*outer, rows), out_dtype)
+        if out is None:
+            result = allocate((*outer, rows), out_dtype)
+        else:
+            result = out.contiguous()  # a view has no pointer yet
         results.append(result)
         # Each tuple is a C `LinearPart`. The call converts the list to a C array.
         parts.append((result._pointer, weight._weight, bias_at, rows, bias_code))
@@ -217,10 +223,10 @@ def _adapted_linear(
         if adapted.products.isdisjoint(names):
             return linear_transformations(x, weights, dtype, biases)
         results = linear_transformations(x, weights, float32, biases)
-    rounds = adapted.rounds(x._shape[0] if x._shape else 0)
-    wide = x.to(float32).contiguous()
-    for each in rounds:
-        _add_round(results, names, wide, each)
+        rounds = adapted.rounds(x._shape[0] if x._shape else 0)
+        wide = x.to(float32).contiguous()
+        for each in rounds:
+            _add_round(results, names, wide, each)
     out_dtype = x._dtype if dtype is None else float_dtype(op, dtype)
     return tuple([result.to(out_dtype) for result in results])
 
@@ -246,7 +252,10 @@ def _add_round(
         if not firsts:
             continue
         own_rows = rows.slice(part.start, part.stop)
-        lows = dict(zip(firsts, _multiply(own_rows, [*firsts.values()]), strict=True))
+        for matrix in firsts.values():
+            _check_fit(own_rows, matrix, matrix._shape[0])
+        products = linear_transformations(own_rows, [*firsts.values()], float32)
+        lows = dict(zip(firsts, products, strict=True))
         for number, pair in enumerate(pairs):
             if pair is None:
                 continue
@@ -256,10 +265,8 @@ def _add_round(
             )
             changes[number] = change, filled
             filled.append(part)
-            scaled = allocate(lows[id(pair.a)]._shape, float32)
-            factor = np.float32(pair.scale * part.factor)
-            np.multiply(lows[id(pair.a)].numpy(), factor, out=scaled.numpy())
-            _multiply(scaled, [pair.b], change.slice(part.start, part.stop))
+            own_change = change.slice(part.start, part.stop)
+            _write_change(own_change, lows[id(pair.a)], pair, part.factor)
     for result, made in zip(results, changes, strict=True):
         if made is None:
             continue
@@ -273,54 +280,27 @@ def _add_round(
             result.numpy()[places[own]] += change.numpy()[own]
 
 
-def _multiply(
-    x: Tensor, weights: Sequence[Tensor], out: Tensor | None = None
-) -> list[Tensor]:
-    """Return the products of float32 rows [T, in] with small matrices [out_p, in].
-
-    out_p[t, o] = sum_i x[t, i] * weight_p[o, i], with the bits of `linear_transformation`
+def _write_change(out: Tensor, low: Tensor, pair: LowRankPair, factor: float) -> None:
+    """Compute the change of some rows by one adapter: out = scale * low B^T.
 
     Args:
-        x: A contiguous float32 tensor.
-        weights: The matrices, of dtypes that float32 can represent.
-        out: A contiguous float32 tensor for the product with the only matrix.
+        out: A contiguous float32 tensor [rows, out] for the result.
+        low: A float32 tensor [rows, r]: the products with the matrix A, or its rows.
+        pair: The matrix B and its scale.
+        factor: The factor of the adapter.
     """
-    T, columns = x._shape
-    outs: list[Tensor] = []
-    kept: list[Tensor] = []  # keeps matrices alive until the kernel returns
-    parts = []
-    features = 0
-    for weight in weights:
-        rows = weight._shape[0]
-        result = allocate((T, rows), float32) if out is None else out
-        shapes = weight._shape[1:], result._shape
-        is_compatible = weight._dtype is float32 or _is_compatible(float32, weight._dtype)
-        if shapes != ((columns,), (T, rows)) or not is_compatible:
-            both = describe_operands(("x", x), ("matrix", weight), ("out", result))
-            rule = "the matrices of an adapter must fit its weight"
-            raise ShapeError(f"[adapted_rows] {rule}: {both}")
-        if weight._weight is None:
-            weight = weight.contiguous()
-            weight._weight = kernels.weight((weight._pointer,), weight._dtype.code)
-        kept.append(weight)
-        at = kernels.pointer(result.data_pointer)
-        parts.append((at, weight._weight, ffi.NULL, rows, 0))
-        outs.append(result)
-        features += rows
-    is_small = T * columns * features < _ONE_THREAD
-    threads = 1 if is_small else kernels.threads
-    lib.linear(
-        parts,
-        kernels.scratch(lib.product_scratch_bytes(columns, threads)),
-        kernels.pointer(x.data_pointer),
-        len(parts),
-        T,
-        columns,
-        float32.code,
-        float32.code,
-        threads,
-    )
-    return outs
+    _check_fit(low, pair.b, out._shape[-1])
+    scaled = allocate(low._shape, float32)
+    np.multiply(low.numpy(), np.float32(pair.scale * factor), out=scaled.numpy())
+    _linear("adapted_rows", scaled, (pair.b,), float32, (None,), out)
+
+
+def _check_fit(x: Tensor, matrix: Tensor, rows: int) -> None:
+    """Raise ShapeError if a matrix of an adapter does not have the shape [rows, in]."""
+    if matrix._shape != (rows, x._shape[-1]):
+        both = describe_operands(("x", x), ("matrix", matrix))
+        rule = "the matrices of an adapter must fit its weight"
+        raise ShapeError(f"[adapted_rows] {rule}: {both}")
 
 
 def _selected_rows(x: Tensor, index: Any) -> Tensor:
@@ -344,9 +324,8 @@ def add_change(
         pair: The matrix B and its scale.
         factor: The factor of the adapter.
     """
-    scaled = Tensor.from_numpy(low.numpy() * np.float32(pair.scale * factor))
     change = allocate((low._shape[0], result._shape[-1]), float32)
-    _multiply(scaled, [pair.b], change)
+    _write_change(change, low, pair, factor)
     result.numpy()[rows] += change.numpy()
 
 
