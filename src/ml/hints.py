@@ -127,15 +127,19 @@ class MissingName:
 
 
 def add_missing_names(owner: type, hints: Mapping[str, str]) -> None:
-    """Let a class raise AttributeError with a hint for names that it does not have."""
+    """Let a class raise AttributeError with a hint for names that it does not have.
+
+    `dir` of an instance does not list these names.
+    """
     existing = {*dir(owner)}
     for name, hint in hints.items():
         if name not in existing:
             setattr(owner, name, MissingName(name, hint))
+    setattr(owner, "__dir__", _existing_names)  # noqa: B010 (mypy rejects an assignment)
 
 
-def existing_names(instance: object) -> list[str]:
-    """Return the names that `dir` lists for an object, without missing ones."""
+def _existing_names(instance: object) -> list[str]:
+    """Return the names that an object has, without those of `MissingName`."""
     owner = type(instance)
     return [
         name

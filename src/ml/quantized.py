@@ -29,7 +29,7 @@ from .dtype import (
     uint8,
 )
 from .errors import DTypeError, ShapeError, TensorError, TensorTypeError
-from .hints import add_missing_names, existing_names
+from .hints import add_missing_names
 from .kernels import WEIGHT, ffi, lib
 from .layout import Shape, checked_shape
 from .tensor import Tensor, TensorBase, allocate
@@ -277,9 +277,6 @@ class QuantizedTensor(TensorBase):
         from . import html  # only needed in notebooks
 
         return html.describe(self.dequantize().numpy(), self._name, str(self._dtype))
-
-    def __dir__(self) -> list[str]:
-        return existing_names(self)
 
     def refusal(self, op: str) -> DTypeError:
         """Return the error for an op that does not support block-quantized tensors."""

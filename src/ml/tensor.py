@@ -28,7 +28,7 @@ from .errors import (
     TensorMemoryError,
     TensorTypeError,
 )
-from .hints import add_missing_names, existing_names, tensor_hints
+from .hints import add_missing_names, tensor_hints
 from .kernels import ffi, lib
 from .layout import Index, Shape, packed
 from .op import OPS, Operand, op, op_that_changes
@@ -901,9 +901,6 @@ class Tensor(TensorBase):
         from . import html  # only needed in notebooks
 
         return html.describe(self.numpy(), self._name, str(self._dtype))
-
-    def __dir__(self) -> list[str]:
-        return existing_names(self)
 
     # They are last, because in the body of the class their names hide Python's types.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import memory, ml
 from ..checkpoint.checkpoint import Checkpoint
@@ -14,6 +14,7 @@ from ..checkpoint.names import OUTPUT, is_matrix
 from ..choices import ACTIVATIONS
 from ..memory import readable_bytes
 from ..ml.errors import declared_lack_of_memory
+from ..ml.hints import add_missing_names
 from ..tokenizer import Tokenizer
 from ..untrusted import label_of, some_of
 from .args import (
@@ -108,13 +109,6 @@ class Model:
         """Return the logits, as `LlamaTransformer.__call__` does."""
         return self.transformer(tokens, context, start_pos, all_positions)
 
-    if not TYPE_CHECKING:  # type checkers would accept every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            hint = _HINTS.get(name)
-            text = f"'Model' object has no attribute {name!r}"
-            raise AttributeError(text if hint is None else f"{text}; {hint}")
-
     @property
     def source_directory(self) -> Path:
         """Return the directory that contains the weights, or the GGUF file."""
@@ -148,6 +142,9 @@ class Model:
             *self.notes,
         )
         return "; ".join(parts)
+
+
+add_missing_names(Model, _HINTS)
 
 
 @declared_lack_of_memory("load_model", NotEnoughMemoryError)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import ml
-from ..ml.hints import add_missing_names, existing_names
+from ..ml.hints import add_missing_names
 
 _BY_NAME = "model.tensors has the weights by name"
 # Hints for names that modules of PyTorch have.
@@ -28,9 +28,6 @@ class Module:
         forward: Any = getattr(self, "forward")  # noqa: B009 (subclasses define it)
         result: ml.Tensor = forward(x)
         return result
-
-    def __dir__(self) -> list[str]:
-        return existing_names(self)
 
     def __repr__(self) -> str:
         lines = [

@@ -8,9 +8,10 @@ from copy import copy
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..ml.errors import declared_lack_of_memory
+from ..ml.hints import add_missing_names
 from ..untrusted import shown
 from .encoders import PieceEncoder
 from .errors import TokenizerError, TokenizerMemoryError
@@ -99,13 +100,6 @@ class Tokenizer:
         self.adds_bos = roles.adds_bos
         self.decoding = decoding
         self.spaces_taken = spaces_taken
-
-    if not TYPE_CHECKING:  # type checkers would accept every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            hint = _HINTS.get(name)
-            text = f"'Tokenizer' object has no attribute {name!r}"
-            raise AttributeError(text if hint is None else f"{text}; {hint}")
 
     def __repr__(self) -> str:
         kind = type(self._encoder).__name__
@@ -343,6 +337,9 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """Return whether an id is special, which means that no text encodes to it."""
         return token_id in self._special_ids
+
+
+add_missing_names(Tokenizer, _HINTS)
 
 
 def _as_id(number: Any) -> int:
