@@ -8,6 +8,7 @@ the blocks and lanes of absolute positions, wherever a window begins.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .. import ml
 from ..trace import mark
@@ -35,6 +36,27 @@ class WindowArgs(ModelArgs):
         """Return, for each layer, the number of positions that a token sees, or None."""
         layers = range(self.n_layers)
         return [self.window if n in self.window_layers else None for n in layers]
+
+
+@dataclass(frozen=True)
+class LocalRopeArgs(WindowArgs):
+    """Llama's sizes and constants, and a rotary embedding for layers with a window.
+
+    Attributes:
+        local_rope_theta: The base of the rotary embedding in layers with a window.
+    """
+
+    local_rope_theta: float = 10_000.0
+
+    @property
+    def rope_tables(self) -> Sequence[tuple[float, Any]]:
+        """Return theta and the scaling for layers without and with a window."""
+        return [(self.rope_theta, self.rope_scaling), (self.local_rope_theta, None)]
+
+    @property
+    def rope_table_of_layer(self) -> Sequence[int]:
+        """Return, for each layer, the index of its rotary table."""
+        return [int(window is not None) for window in self.windows]
 
 
 class WindowAttention(LlamaAttention):

@@ -4,7 +4,6 @@ layers with a window, and without soft caps. Every sixth layer has no window.
 Source: transformers, models/gemma3/modeling_gemma3.py; llama.cpp, src/models/gemma3.cpp.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from ...checkpoint.hugging_face_config import ConfigSchema, HuggingFaceConfig
 from ...checkpoint.names import tensor_row, with_rows
 from ...checkpoint.params import SIZE, number_in, value_of
 from ..llama import Weights
+from ..windows import LocalRopeArgs
 from .gemma2 import (
     GEMMA_DEFAULTS,
     GEMMA_GGUF_RULES,
@@ -33,24 +33,10 @@ _THETAS = number_in(1, 1e12)
 
 
 @dataclass(frozen=True)
-class Gemma3Args(GemmaArgs):
-    """Gemma's sizes and constants.
-
-    Attributes:
-        local_rope_theta: The base of the rotary embedding in layers with a window.
-    """
+class Gemma3Args(GemmaArgs, LocalRopeArgs):
+    """Gemma's sizes and constants, and a rotary embedding for layers with a window."""
 
     local_rope_theta: float = _LOCAL_THETA
-
-    @property
-    def rope_tables(self) -> Sequence[tuple[float, Any]]:
-        """Return theta and the scaling for layers without and with a window."""
-        return [(self.rope_theta, self.rope_scaling), (self.local_rope_theta, None)]
-
-    @property
-    def rope_table_of_layer(self) -> Sequence[int]:
-        """Return, for each layer, the index of its rotary table."""
-        return [int(window is not None) for window in self.windows]
 
 
 class Gemma3Attention(GemmaAttention):

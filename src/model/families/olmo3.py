@@ -3,7 +3,7 @@
 Source: transformers, models/olmo3/modeling_olmo3.py; llama.cpp, src/models/olmo2.cpp.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from ...checkpoint.params import MOST_LAYERS, SIZE, Rule, integer_in, value_of
 from ..args import LinearRopeScaling, YarnRopeScaling
 from ..errors import mismatch
 from ..llama import LlamaTransformer
-from ..windows import WindowArgs, WindowAttention
+from ..windows import LocalRopeArgs, WindowAttention
 from . import (
     GGUF_WINDOW_RULES,
     LAYER_TYPES,
@@ -44,24 +44,10 @@ _PATTERN: Rule = ("a number of layers, or an array of bools", _is_pattern)
 
 
 @dataclass(frozen=True)
-class Olmo3Args(WindowArgs):
-    """Llama's sizes and constants, and the windows.
-
-    Attributes:
-        local_rope_theta: The base of the rotary embedding in layers with a window.
-    """
+class Olmo3Args(LocalRopeArgs):
+    """Llama's sizes and constants, the windows, and their rotary embedding."""
 
     local_rope_theta: float = _THETA
-
-    @property
-    def rope_tables(self) -> Sequence[tuple[float, Any]]:
-        """Return theta and the scaling for layers without and with a window."""
-        return [(self.rope_theta, self.rope_scaling), (self.local_rope_theta, None)]
-
-    @property
-    def rope_table_of_layer(self) -> Sequence[int]:
-        """Return, for each layer, the index of its rotary table."""
-        return [int(window is not None) for window in self.windows]
 
 
 class Olmo3Attention(Olmo2Attention, WindowAttention):
