@@ -1,14 +1,12 @@
 """Exercise 10.2: rotate queries and keys."""
 
-from contextlib import AbstractContextManager
-
 import numpy as np
 
 from ... import ml
 from ...model import Model
 from ...model.rope import rotary_table
-from ..chat import replaced
-from ..exercise import Call, Case, Mistake, WriteIt
+from ..exercise import Case, Mistake, WriteIt
+from ..network import rotated_by
 from ..tensors import floats, random_floats, tensor_of
 
 
@@ -24,17 +22,6 @@ def _cases(model: Model) -> list[Case]:
         Case("rotate", (x, table), floats(expected), "positions 4 to 6"),
         Case("rotate", (head, real.numpy()), floats(rotated), "positions 0 to 4"),
     ]
-
-
-def _in_chat(call: Call) -> AbstractContextManager[None]:
-    engine = ml.rotary_embedding
-
-    def rotary_embedding(x: ml.Tensor, frequencies: ml.Tensor, _pairs: str) -> ml.Tensor:
-        wide = floats(x)
-        expected = floats(engine(tensor_of(wide, ml.float32), frequencies))
-        return tensor_of(call((wide, frequencies.numpy().copy()), expected), x.dtype)
-
-    return replaced(ml, "rotary_embedding", rotary_embedding)
 
 
 EXERCISE = WriteIt(
@@ -122,5 +109,5 @@ def rotate(x, table):
         ),
     ),
     cases=_cases,
-    in_chat=_in_chat,
+    in_chat=rotated_by,
 )

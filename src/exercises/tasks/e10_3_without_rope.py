@@ -1,12 +1,9 @@
 """Exercise 10.3: a Llama without rotary embedding."""
 
-from contextlib import AbstractContextManager
-
-from ... import ml
 from ...model import Model
-from ..chat import ChatRun, replaced
-from ..exercise import BreakIt, Call, Case, Mistake
-from ..tensors import floats, random_floats, tensor_of
+from ..exercise import BreakIt, Case, Mistake
+from ..network import outcome_by, rotated_by
+from ..tensors import random_floats
 
 
 def _cases(model: Model) -> list[Case]:
@@ -14,19 +11,6 @@ def _cases(model: Model) -> list[Case]:
     x = random_floats(7, 2, 3, 4)
     table = (random_floats(8, 2, 2) + 0j).astype("complex64")
     return [Case("rotate", (x, table), x, "")]
-
-
-def _in_chat(call: Call) -> AbstractContextManager[None]:
-    def rotary_embedding(x: ml.Tensor, frequencies: ml.Tensor, _pairs: str) -> ml.Tensor:
-        return tensor_of(call((floats(x), frequencies.numpy()), None), x.dtype)
-
-    return replaced(ml, "rotary_embedding", rotary_embedding)
-
-
-def _outcome(plain: ChatRun, broken: ChatRun) -> str:
-    if plain.answer == broken.answer:
-        return "a"
-    return "b" if "Columbus" in broken.answer else "c"
 
 
 EXERCISE = BreakIt(
@@ -90,8 +74,8 @@ def rotate(x, table):
         ),
     ),
     cases=_cases,
-    in_chat=_in_chat,
-    outcome=_outcome,
+    in_chat=rotated_by,
+    outcome=outcome_by("Columbus"),
     explanation="""\
 The model still knows which words there are, because the rotation changes neither embeddings
 nor values. It does not know where they are: after each word, the same words look equally

@@ -1,14 +1,12 @@
 """Exercise 10.5: the wrong pairs."""
 
-from contextlib import AbstractContextManager
-
 import numpy as np
 
 from ... import ml
 from ...model import Model
-from ..chat import ChatRun, replaced
-from ..exercise import BreakIt, Call, Case, Mistake
-from ..tensors import floats, random_floats, tensor_of
+from ..exercise import BreakIt, Case, Mistake
+from ..network import outcome_by, rotated_by
+from ..tensors import floats, random_floats
 
 
 def _cases(model: Model) -> list[Case]:
@@ -20,19 +18,6 @@ def _cases(model: Model) -> list[Case]:
     rotated = floats(ml.rotary_embedding(wide, ml.Tensor.from_numpy(table), "halves"))
     halves = np.concatenate([rotated[..., 0::2], rotated[..., 1::2]], axis=-1)
     return [Case("rotate", (x, table), halves, "")]
-
-
-def _in_chat(call: Call) -> AbstractContextManager[None]:
-    def rotary_embedding(x: ml.Tensor, frequencies: ml.Tensor, _pairs: str) -> ml.Tensor:
-        return tensor_of(call((floats(x), frequencies.numpy()), None), x.dtype)
-
-    return replaced(ml, "rotary_embedding", rotary_embedding)
-
-
-def _outcome(plain: ChatRun, broken: ChatRun) -> str:
-    if plain.answer == broken.answer:
-        return "a"
-    return "b" if "Columbus" in broken.answer else "c"
 
 
 EXERCISE = BreakIt(
@@ -113,8 +98,8 @@ def rotate(x, table):
         ),
     ),
     cases=_cases,
-    in_chat=_in_chat,
-    outcome=_outcome,
+    in_chat=rotated_by,
+    outcome=outcome_by("Columbus"),
     explanation="""\
 The program runs without an error, and only the text shows that something is wrong. With short
 prompts even the text can survive. To check an implementation, compare logits, not answers.""",

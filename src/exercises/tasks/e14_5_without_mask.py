@@ -6,8 +6,9 @@ import numpy as np
 
 from ... import ml
 from ...model import Model, llama
-from ..chat import ChatRun, replaced
+from ..chat import replaced
 from ..exercise import BreakIt, Call, Case, Mistake
+from ..network import outcome_by
 
 
 def _cases(model: Model) -> list[Case]:
@@ -28,12 +29,6 @@ def _in_chat(call: Call) -> AbstractContextManager[None]:
         return ml.tensor(call((T, start_pos), None), "float32")
 
     return replaced(llama, "causal_mask", causal_mask)
-
-
-def _outcome(plain: ChatRun, broken: ChatRun) -> str:
-    if plain.answer == broken.answer:
-        return "a"
-    return "b" if "=" in broken.answer else "c"
 
 
 EXERCISE = BreakIt(
@@ -105,7 +100,7 @@ def causal_mask(T, start):
     ),
     cases=_cases,
     in_chat=_in_chat,
-    outcome=_outcome,
+    outcome=outcome_by("="),
     explanation="""\
 The capital of Ohio survives without a mask, a sum does not: try the question of your choice with
 your function. The mask is not only for training.""",

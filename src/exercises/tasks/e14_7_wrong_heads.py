@@ -6,8 +6,9 @@ import numpy as np
 
 from ... import ml
 from ...model import Model
-from ..chat import ChatRun, replaced
+from ..chat import replaced
 from ..exercise import BreakIt, Call, Case, Mistake
+from ..network import outcome_by
 from ..tensors import floats, random_floats, tensor_of
 
 
@@ -22,12 +23,6 @@ def _in_chat(call: Call) -> AbstractContextManager[None]:
         return tensor_of(np.asarray(call((floats(x), repeats), None)), x.dtype)
 
     return replaced(ml, "repeat_heads", repeat_heads)
-
-
-def _outcome(plain: ChatRun, broken: ChatRun) -> str:
-    if plain.answer == broken.answer:
-        return "a"
-    return "b" if "apital" in broken.answer else "c"
 
 
 EXERCISE = BreakIt(
@@ -88,7 +83,7 @@ def repeat_heads(x, repeats):
     ),
     cases=_cases,
     in_chat=_in_chat,
-    outcome=_outcome,
+    outcome=outcome_by("apital"),
     explanation="""\
 A mistake that leaves the form of an answer and changes its facts is the most dangerous kind.""",
 )
