@@ -26,15 +26,27 @@ _NAMES = {
 }
 
 
+def _oracle(package: str) -> Any:
+    return pytest.importorskip(package, reason="needs the oracle extra")
+
+
+def _logits(model: Any, weights: dict[str, Any], ids: list[int]) -> Any:
+    """Return the logits after each token, float32 [T, V], of a model of transformers
+    with these weights and a tied output.
+    """
+    torch = _oracle("torch")
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    model.tie_weights()
+    with torch.inference_mode():
+        return model.eval()(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+
 def float32_logits(path: Path, ids: list[int]) -> Any:
     """Return the logits after each token, float32 [T, V], of a llama file with tied
     embeddings.
     """
-    gguf: Any = pytest.importorskip("gguf", reason="needs the oracle extra")
-    torch: Any = pytest.importorskip("torch", reason="needs the oracle extra")
-    transformers: Any = pytest.importorskip(
-        "transformers", reason="needs the oracle extra"
-    )
+    gguf, torch, transformers = map(_oracle, ("gguf", "torch", "transformers"))
     reader = gguf.GGUFReader(path)
 
     def key(name: str) -> Any:
@@ -71,12 +83,7 @@ def float32_logits(path: Path, ids: list[int]) -> Any:
             neighbours = values.reshape(heads[part], -1, 2, values.shape[1])
             values = np.ascontiguousarray(neighbours.swapaxes(1, 2)).reshape(values.shape)
         weights[f"model.layers.{layer}.{_NAMES[part]}.weight"] = torch.from_numpy(values)
-    model = transformers.LlamaForCausalLM(config)
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert (missing, unexpected) == (["lm_head.weight"], [])
-    model.tie_weights()
-    with torch.inference_mode():
-        return model.eval()(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+    return _logits(transformers.LlamaForCausalLM(config), weights, ids)
 
 
 _GEMMA_NAMES = _NAMES | {
@@ -94,11 +101,7 @@ def gemma_float32_logits(path: Path, ids: list[int]) -> Any:
     The file contains the weights of norms increased by 1. Its base for layers with a
     window, the default of both programs, is not one of its keys.
     """
-    gguf: Any = pytest.importorskip("gguf", reason="needs the oracle extra")
-    torch: Any = pytest.importorskip("torch", reason="needs the oracle extra")
-    transformers: Any = pytest.importorskip(
-        "transformers", reason="needs the oracle extra"
-    )
+    gguf, torch, transformers = map(_oracle, ("gguf", "torch", "transformers"))
     reader = gguf.GGUFReader(path)
 
     def key(name: str) -> Any:
@@ -132,12 +135,7 @@ def gemma_float32_logits(path: Path, ids: list[int]) -> Any:
             name = f"model.layers.{parts[1]}.{_GEMMA_NAMES[parts[2]]}.weight"
         assert name is not None
         weights[name] = torch.from_numpy(values)
-    model = transformers.Gemma3ForCausalLM(config)
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert (missing, unexpected) == (["lm_head.weight"], [])
-    model.tie_weights()
-    with torch.inference_mode():
-        return model.eval()(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+    return _logits(transformers.Gemma3ForCausalLM(config), weights, ids)
 
 
 def divergence(logits: Any, exact: Any) -> float:
