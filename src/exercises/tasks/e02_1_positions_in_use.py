@@ -28,12 +28,14 @@ is complete?
 Set `answer` to a whole number.
 """,
     stub="""\
-prompt, new = 22, 9
+prompt = 22
+new = 9
 
 answer = None
 """,
     solution="""\
-prompt, new = 22, 9
+prompt = 22
+new = 9
 
 answer = prompt + new - 1
 """,
