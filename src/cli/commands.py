@@ -291,16 +291,26 @@ def _show_params(session: Session) -> str:
 def _show_cache(session: Session) -> str:
     context = session.engine.context
     cached = session.engine.cached_ids
-    first = context.caches[0]
-    layers = len(context.caches)
-    position = context.nbytes // first.capacity
+    caches = context.caches
+    first = caches[0]
+    layers = len(caches)
+    layer = first.nbytes // first.capacity
+    used = sum(layer * min(len(cached), cache.capacity) for cache in caches)
+    rings = [cache for cache in caches if cache.ring_blocks is not None]
+    ring = (
+        f"rings: {counted(len(rings), 'layer')} with a window, each with the last "
+        f"{rings[0].capacity} positions\n"
+        if rings
+        else ""
+    )
     return (
         f"positions: {len(cached)} of {context.sequence_length} hold keys and values\n"
         f"layers: {layers}, each with keys and values of {first.heads} heads of "
         f"{first.head_dim} values in {first.dtype}\n"
-        f"bytes: {readable_bytes(len(cached) * position)} in use of "
-        f"{readable_bytes(context.nbytes)}; {position} per position, "
-        f"{counted(layers, 'layer')} * {position // layers}"
+        f"{ring}"
+        f"bytes: {readable_bytes(used)} in use of "
+        f"{readable_bytes(context.nbytes)}; {layers * layer} per position, "
+        f"{counted(layers, 'layer')} * {layer}"
     )
 
 

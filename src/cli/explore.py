@@ -139,7 +139,7 @@ def record_diagrams(session: Session, directory: Path) -> Iterator[None]:
     with session.trace.recorded(recorder):
         yield
     name = f"this run of {label_of(Path(*model.source_directory.parts[-2:]))}"
-    sizes = model.args.sizes | {"C": session.engine.context.caches[0].capacity}
+    sizes = model.args.sizes | {"C": session.engine.context.memory.capacity}
     pictures = draw_all(TracedRun(name, sizes, recorder.events))
     with usage_errors(expected), tempfile.TemporaryDirectory(dir=directory) as unfinished:
         for file, text in pictures.items():

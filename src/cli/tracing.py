@@ -77,7 +77,7 @@ class TraceSwitch:
                         )
                     )
                 self._log = TraceLog(
-                    sizes | {"C": self.engine.context.caches[0].capacity},
+                    sizes | {"C": self.engine.context.memory.capacity},
                     layers=options.trace_layers,
                     stages=options.trace_stages,
                     steps=options.trace_steps,

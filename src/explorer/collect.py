@@ -239,7 +239,8 @@ class Collector:
         if result.values is not None and result.values.ndim:
             self._process_values(event, result.letters, result.values, current)
         if event.op == "write_cache":
-            self._sizes["C"] = result.shape[0]
+            # Layers with a window have fewer positions.
+            self._sizes["C"] = max(self._sizes.get("C", 0), result.shape[0])
         if current.number >= _PASSES_WITH_OPS:
             return
         self._events.append(

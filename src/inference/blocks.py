@@ -38,6 +38,7 @@ class Block:
     group: Hashable  # the group whose sequences may reuse the block
     ids: list[int] = field(default_factory=list)  # the cached tokens, at most 256
     references: int = 0  # the number of unfinished sequences that use the block
+    has_windows: bool = True  # whether layers with a window contain the block
 
 
 class PooledSequence(InferenceContext):
@@ -206,7 +207,8 @@ class BlockPool:
         """Find the cached prefix of a sequence.
 
         Return the full blocks that match, the block that matches the following tokens in
-        part or None, and the number of matching tokens in that block.
+        part or None, and the number of matching tokens in that block. Nothing matches if
+        the window of the following token reaches a block that is not in all layers.
         """
         below = defaultdict[Block | None, list[Block]](list)
         for block in self.held:
@@ -218,9 +220,14 @@ class BlockPool:
             rest = ids[SIZE * len(shared) : SIZE * (len(shared) + 1)]
             lengths = ((common_length(each.ids, rest), each) for each in below[best])
             common, best = max(lengths, key=itemgetter(0), default=(0, None))
-            if best is None or common < SIZE:
-                return shared, best, common
-            shared.append(best)
+            if best is not None and common == SIZE:
+                shared.append(best)
+                continue
+            begin = SIZE * len(shared) + common + 1 - self.memory.window
+            seen = [*shared, best] if best and common else shared
+            if not all(block.has_windows for block in seen[max(0, begin) // SIZE :]):
+                return [], None, 0
+            return shared, best, common
 
     def _grow(self, sequence: PooledSequence) -> Block:
         """Append one of the reserved blocks to a sequence, and return it."""
@@ -401,7 +408,11 @@ class LonePool(BlockPool):
 
     def adopt(self, block: Block) -> None:
         """Append a saved block to the sequence."""
+        start = len(self.sequence.ids)
         ids = [*self.sequence.ids, *block.ids]
+        self.memory.open(start, len(ids))
+        if not block.has_windows:
+            self.memory.first_kept = (block.place + 1) * SIZE
         self._set_sequence(ids, self.sequence.adapters)
 
     def _set_sequence(
@@ -411,7 +422,9 @@ class LonePool(BlockPool):
         blocks = list[Block]()
         for at in range(0, len(ids), SIZE):
             parent = blocks[-1] if blocks else None
-            blocks.append(Block(len(blocks), parent, None, list(ids[at : at + SIZE]), 1))
+            block = Block(len(blocks), parent, None, list(ids[at : at + SIZE]), 1)
+            block.has_windows = at >= self.memory.first_kept
+            blocks.append(block)
         self.held = dict.fromkeys(blocks)
         self._free = list(range(len(blocks), self.blocks))[::-1]
         self.sequence = PooledSequence(self, blocks, ids, None, self.blocks, adapters)

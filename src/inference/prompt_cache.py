@@ -5,9 +5,11 @@ of the keys and values depend, except the tokens: the program version, the instr
 set, the activations of products, a digest of the model, and a digest of the adapters. The
 file contains these tensors:
 
-- `blocks` [blocks, 2]: for each block, the index of its parent or -1, and its length.
+- `blocks` [blocks, 3]: for each block, the index of its parent or -1, its length, and 1
+  if layers with a window contain it, or else 0.
 - `ids` [positions]: the token ids of all blocks.
-- `rows` [positions, L, 2, K, h]: their keys and values.
+- `rows` [rows, 2, K, h]: for each block, the keys and values [length, layers, 2, K, h] of
+  the layers that contain it.
 - `sha256` [blocks, 32]: for each block, a digest of the metadata, the parent's digest,
   the token ids, and the keys and values.
 
@@ -38,10 +40,10 @@ from .errors import PromptCacheError
 
 BLOCK = ml.BLOCK_POSITIONS
 _MOST_BLOCKS = 2048
-# (parent's index or -1, tokens, cache position of the first token)
-SavedBlock = tuple[int, Sequence[int], int]
-# (parent's index or -1, tokens, keys and values [positions, L, 2, K, h])
-ReadBlock = tuple[int, list[int], ml.Tensor]
+# (parent's index or -1, tokens, cache position of the first token, has_windows)
+SavedBlock = tuple[int, Sequence[int], int, bool]
+# (parent's index or -1, tokens, keys and values [length, layers, 2, K, h], has_windows)
+ReadBlock = tuple[int, list[int], ml.Tensor, bool]
 Caches = Sequence[ml.KeyValueCache]
 
 
@@ -71,12 +73,18 @@ def compatibility_header(
     }
 
 
-def _layout(model: Model, blocks: int, positions: int) -> list[NewTensor]:
+def _layers(model: Model, has_windows: bool) -> list[int]:
+    """Return the layers that contain a block."""
+    windows = enumerate(model.args.windows)
+    return [n for n, window in windows if has_windows or window is None]
+
+
+def _layout(model: Model, blocks: int, positions: int, rows: int) -> list[NewTensor]:
     """Return the tensors of a prompt cache, in file order."""
     args = model.args
-    shape = positions, args.n_layers, 2, args.n_kv_heads, args.head_dim
+    shape = rows, 2, args.n_kv_heads, args.head_dim
     return [
-        NewTensor("blocks", "I32", (blocks, 2)),
+        NewTensor("blocks", "I32", (blocks, 3)),
         NewTensor("ids", "I32", (positions,)),
         NewTensor("rows", args.dtype.file_name, shape),
         NewTensor("sha256", "U8", (blocks, 32)),
@@ -114,20 +122,23 @@ def save_blocks(
     left unchanged.
     """
     blocks = blocks[:_MOST_BLOCKS]
-    numbers = [(parent, len(ids)) for parent, ids, _ in blocks]
-    ids = [token for _, tokens, _ in blocks for token in tokens]
+    numbers = [(parent, len(ids), has_all) for parent, ids, _, has_all in blocks]
+    ids = [token for _, tokens, _, _ in blocks for token in tokens]
+    count = sum(length * len(_layers(model, has_all)) for _, length, has_all in numbers)
     metadata = compatibility_header(model, adapters)
-    head, _ = safetensors_head(_layout(model, len(blocks), len(ids)), metadata)
+    head, _ = safetensors_head(_layout(model, len(blocks), len(ids), count), metadata)
 
     def parts() -> Iterator[bytes | memoryview]:
         yield head
         yield np.array(numbers, np.int32).tobytes()
         yield np.array(ids, np.int32).tobytes()
         digests = list[bytes]()
-        for parent, tokens, first in blocks:
-            pairs = (ml.read_cache(cache, first, first + len(tokens)) for cache in caches)
-            bits = np.stack([tensor.bits() for pair in pairs for tensor in pair], 1)
-            rows = bits.view(np.uint8).data
+        for parent, tokens, first, has_windows in blocks:
+            end = first + len(tokens)
+            layers = _layers(model, has_windows)
+            pairs = (ml.read_cache(caches[layer], first, end) for layer in layers)
+            tensors = [tensor.bits() for pair in pairs for tensor in pair]
+            rows = np.stack(tensors, 1).view(np.uint8).data if tensors else b""
             before = b"" if parent == -1 else digests[parent]
             digests.append(_digest(metadata, before, tokens, rows))
             yield rows
@@ -137,9 +148,9 @@ def save_blocks(
 
 
 def write_rows(caches: Caches, first: int, rows: ml.Tensor) -> None:
-    """Write a block's keys and values to the caches of all layers, from `first` on."""
-    for layer, cache in enumerate(caches):
-        ml.write_cache(cache, first, rows[:, layer, 0], rows[:, layer, 1])
+    """Write a block's keys and values to the caches of some layers, from `first` on."""
+    for index, cache in enumerate(caches):
+        ml.write_cache(cache, first, rows[:, index, 0], rows[:, index, 1])
 
 
 def read_blocks(
@@ -172,19 +183,24 @@ def _checked_blocks(
         name: (entry.dtype, entry.shape, entry.is_misaligned)
         for name, entry in entries.items()
     }
-    blocks, positions = (
-        sum(stored[name][1][:1]) if name in stored else 0 for name in ("blocks", "ids")
+    blocks, positions, count = (
+        sum(stored[name][1][:1]) if name in stored else 0
+        for name in ("blocks", "ids", "rows")
     )
-    layout = _layout(model, min(blocks, _MOST_BLOCKS), positions)
+    layout = _layout(model, min(blocks, _MOST_BLOCKS), positions, count)
     if stored != {new.name: (new.dtype, new.shape, False) for new in layout}:
         rule = f"the tensors of a prompt cache of at most {_MOST_BLOCKS} blocks"
         raise mismatch(label, "tensors", rule, some_of(stored))
     numbers, all_ids, all_rows, digests = (entries[new.name].make() for new in layout)
     stop = 0
+    rows_stop = 0
     lengths = numbers.numpy()[:, 1]
-    for number, (parent, length) in enumerate(numbers.numpy().tolist()):
+    for number, (parent, length, flag) in enumerate(numbers.numpy().tolist()):
         start = stop
         stop = stop + length
+        layers = _layers(model, flag == 1)
+        rows_start = rows_stop
+        rows_stop = rows_stop + length * len(layers)
         name = f"{label}: blocks[{number}]"
         ids = all_ids.numpy()[start:stop].tolist()
         if parent != -1 and not (0 <= parent < number and lengths[parent] == BLOCK):
@@ -193,19 +209,23 @@ def _checked_blocks(
             raise mismatch(name, "length", f"1 to {BLOCK}, of {positions} in all", length)
         if not 0 <= min(ids) <= max(ids) < V:
             raise mismatch(name, "ids", f"0 to {V - 1}", f"{min(ids)} to {max(ids)}")
+        if flag not in (0, 1):
+            raise mismatch(name, "windows", "0 or 1", flag)
+        if rows_stop > count:
+            raise mismatch(name, "rows", f"at most {count} in all", rows_stop)
         source.file.check_unchanged()
-        rows = all_rows[start:stop]
+        rows = all_rows[rows_start:rows_stop]
         before = b"" if parent == -1 else digests.numpy()[parent].tobytes()
         expected = _digest(metadata, before, ids, bytes_of(rows))
         if expected != digests.numpy()[number].tobytes():
             raise mismatch(name, "sha256", "the digest of its data", "another digest")
-        yield parent, ids, rows
+        yield parent, ids, rows.reshape(length, len(layers), *rows.shape[1:]), flag == 1
 
 
 def save_pool(pool: BlockPool, path: Path) -> None:
     """Write a pool's blocks that belong to no group, or raise PromptCacheError."""
     blocks = [
-        (parent, block.ids, block.place * BLOCK)
+        (parent, block.ids, block.place * BLOCK, block.has_windows)
         for parent, block in pool.blocks_to_save()
     ]
     save_blocks(path, pool.model, pool.memory.caches, blocks, pool.saved_adapters)
@@ -223,14 +243,16 @@ def load_pool(pool: BlockPool, path: Path) -> int:
     tokens = 0
     adopted: dict[int, Block | None] = {-1: None}
     saved = read_blocks(path, pool.model, pool.saved_adapters)
-    for number, (parent, ids, rows) in enumerate(saved):
+    for number, (parent, ids, rows, has_windows) in enumerate(saved):
         place = pool.free_place()
         if parent not in adopted or place is None:
             continue
-        block = Block(place, adopted[parent], None, ids)
+        block = Block(place, adopted[parent], None, ids, has_windows=has_windows)
         if not pool.can_adopt(block):
             continue
-        write_rows(pool.memory.caches, place * BLOCK, rows)
+        layers = _layers(pool.model, has_windows)
+        caches = [pool.memory.caches[layer] for layer in layers]
+        write_rows(caches, place * BLOCK, rows)
         pool.adopt(block)
         adopted[number] = block
         tokens += len(ids)

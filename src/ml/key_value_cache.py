@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -56,16 +56,22 @@ class KeyValueCache(_ReadOnly, Operand):
     positions have been written. Its memory is not initialized, so that the system
     allocates pages only when they are used.
 
+    A cache with `ring_blocks` blocks is a ring: block b of 256 positions is stored at
+    place b mod ring_blocks, where it replaces block b - ring_blocks. It contains the
+    latest positions of a sequence, for attention with a window.
+
     Args:
         positions: The number of positions, at least 1.
         heads: K, the number of key/value heads, at least 0.
         head_dim: h, the size of a head, even and at least 2.
         dtype: bfloat16 or float32.
+        ring_blocks: The number of blocks of a ring, at least 1 and fewer than the blocks
+            of all positions. By default, all positions are stored.
 
     Attributes:
         keys: A tensor [K, C / 16, words, 16, elements per word].
         values: A tensor [K, C, h].
-        positions, heads, head_dim, dtype: The arguments.
+        positions, heads, head_dim, dtype, ring_blocks: The arguments.
         capacity: C, the number of allocated positions.
 
     All attributes are read-only.
@@ -76,7 +82,17 @@ class KeyValueCache(_ReadOnly, Operand):
         TensorMemoryError: If the allocation fails.
     """
 
-    __slots__ = ("capacity", "dtype", "head_dim", "heads", "keys", "positions", "values")
+    __slots__ = (
+        "_places",
+        "capacity",
+        "dtype",
+        "head_dim",
+        "heads",
+        "keys",
+        "positions",
+        "ring_blocks",
+        "values",
+    )
 
     keys: Tensor
     values: Tensor
@@ -84,10 +100,18 @@ class KeyValueCache(_ReadOnly, Operand):
     heads: int
     head_dim: int
     dtype: DType
+    ring_blocks: int | None
     capacity: int
+    # The place of each block as a C array, or NULL if block b is at place b.
+    _places: Any
 
     def __init__(
-        self, positions: int, heads: int, head_dim: int, dtype: DType | str
+        self,
+        positions: int,
+        heads: int,
+        head_dim: int,
+        dtype: DType | str,
+        ring_blocks: int | None = None,
     ) -> None:
         sizes = checked_ints("KeyValueCache", "sizes", (positions, heads, head_dim))
         positions, heads, head_dim = sizes
@@ -102,6 +126,17 @@ class KeyValueCache(_ReadOnly, Operand):
                 f"[KeyValueCache] dtype must be one of bfloat16, float32: {dtype}"
             )
         capacity = _round_up(positions)
+        places = ffi.NULL
+        if ring_blocks is not None:
+            ring_blocks = checked_ints("KeyValueCache", "ring_blocks", (ring_blocks,))[0]
+            blocks = -(-positions // BLOCK_POSITIONS)
+            if not 1 <= ring_blocks < blocks:
+                raise ShapeError(
+                    "[KeyValueCache] ring_blocks must be >= 1 and < the blocks of all "
+                    f"positions {blocks}: {ring_blocks}"
+                )
+            capacity = ring_blocks * BLOCK_POSITIONS
+            places = ffi.new("ptrdiff_t[]", [b % ring_blocks for b in range(blocks)])
         word_size = _WORD_BYTES // dtype.itemsize
         groups = capacity // GROUP_POSITIONS
         words = head_dim // word_size
@@ -111,13 +146,15 @@ class KeyValueCache(_ReadOnly, Operand):
             heads=heads,
             head_dim=head_dim,
             dtype=dtype,
+            ring_blocks=ring_blocks,
             capacity=capacity,
+            _places=places,
             keys=_allocate_aligned(key_shape, dtype, "cache_k"),
             values=_allocate_aligned((heads, capacity, head_dim), dtype, "cache_v"),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sizes = self.positions, self.heads, self.head_dim, self.dtype
+        sizes = self.positions, self.heads, self.head_dim, self.dtype, self.ring_blocks
         return _unpickle_cache, (
             sizes,
             np.array(self.keys.bits()),
@@ -139,13 +176,39 @@ class KeyValueCache(_ReadOnly, Operand):
         """The total size of keys and values, in bytes."""
         return self.keys.nbytes + self.values.nbytes
 
+    def first_kept(self, end: int) -> int:
+        """Return the first position in the cache once `end` positions are written.
+
+        It is 0 unless the cache is a ring whose blocks are fewer than those of the
+        positions.
+        """
+        if self.ring_blocks is None:
+            return 0
+        blocks = -(-end // BLOCK_POSITIONS)
+        return max(0, blocks - self.ring_blocks) * BLOCK_POSITIONS
+
+    def stored_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the adjacent places of the positions start <= s < stop, in order.
+
+        There is one range (first place, end), or one for each block of a ring.
+        """
+        if self.ring_blocks is None:
+            yield start, stop
+            return
+        while start < stop:
+            block, offset = divmod(start, BLOCK_POSITIONS)
+            end = min(stop, start - offset + BLOCK_POSITIONS)
+            first = block % self.ring_blocks * BLOCK_POSITIONS + offset
+            yield first, first + end - start
+            start = end
+
     def copy_block(self, source: int, target: int) -> None:
         """Copy block `source` of 256 positions to block `target`.
 
         Raises:
             ShapeError: If one of the blocks does not exist.
         """
-        blocks = self.positions // BLOCK_POSITIONS
+        blocks = min(self.positions, self.capacity) // BLOCK_POSITIONS
         source, target = checked_ints("copy_block", "source and target", (source, target))
         for block in (source, target):
             if not 0 <= block < blocks:

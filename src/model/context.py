@@ -12,7 +12,7 @@ from ..choices import ATTENTIONS
 from ..trace import is_on
 from .args import ModelArgs
 from .errors import ModelError, NotEnoughMemoryError, PositionError, TokenIdError
-from .forecast import MemoryForecast, kv_cache_bytes
+from .forecast import MemoryForecast, kv_cache_bytes, ring_blocks
 from .rope import rotary_table
 
 Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
@@ -36,7 +36,10 @@ class CacheMemory:
         is_pool: Whether several sequences share the blocks.
         blocks: The number of blocks. The last block of a single sequence may be shorter.
         caches: For each layer, the rotated keys and the values in the activation dtype.
+            In the memory of a single sequence, layers with a window have rings.
         rotations: Rotary table, complex64 [sequence_length, h/2].
+        window: The largest window of a layer, or 1 without windows.
+        first_kept: The first position that all caches contain. It is 0 without rings.
         copies: The (source, target) pairs of blocks copied since the last pass.
 
     Raises:
@@ -54,12 +57,35 @@ class CacheMemory:
         self.blocks = (
             -(-sequence_length // ml.BLOCK_POSITIONS) if blocks is None else blocks
         )
+        self.first_kept = 0
+        # A ring, if layers with a window have rings. All rings have the same sizes.
+        self._ring = next((c for c in self.caches if c.ring_blocks is not None), None)
+        self.window = max(window or 1 for window in args.windows)
         self.copies: list[tuple[int, int]] = []
 
     @property
     def nbytes(self) -> int:
         """The size of the keys and values in bytes."""
-        return kv_cache_bytes(self.args, self.caches[0].positions)
+        return sum(cache.nbytes for cache in self.caches)
+
+    @property
+    def capacity(self) -> int:
+        """The number of allocated positions in a layer without a ring, or in a ring."""
+        return max(cache.capacity for cache in self.caches)
+
+    @property
+    def first_start(self) -> int:
+        """The first position, other than 0, from which a pass can continue.
+
+        The window of its token must not reach positions that rings no longer contain.
+        """
+        return self.first_kept + self.window - 1 if self.first_kept else 0
+
+    def open(self, start_pos: int, end: int) -> None:
+        """Record that a pass writes the positions from start_pos to end."""
+        if self._ring is not None:
+            before = self.first_kept if start_pos else 0
+            self.first_kept = max(before, self._ring.first_kept(end))
 
     def copy_block(self, source: int, target: int) -> None:
         """Overwrite the keys and values of one block with a copy of another block's."""
@@ -179,7 +205,8 @@ class InferenceContext:
             table, complex64 [T, h/2].
 
         Raises:
-            PositionError: There is a gap before start_pos, or the tokens do not fit.
+            PositionError: There is a gap before start_pos, the tokens do not fit, or
+                layers with a window no longer contain the positions before start_pos.
         """
         if type(start_pos) is not int or not 0 <= start_pos <= self._length:
             raise PositionError(
@@ -192,6 +219,13 @@ class InferenceContext:
             raise PositionError(
                 f"[forward] start_pos + T must be at most sequence_length: {sizes}"
             )
+        first = self._memory.first_start
+        if 0 < start_pos < first:
+            raise PositionError(
+                "[forward] start_pos must be 0, or at least the first position from "
+                f"which layers with a window can continue: {start_pos} < {first}"
+            )
+        self._memory.open(start_pos, end)
         self._length = start_pos
         self._opened = end
         self.is_eager = self.attention == "eager" or is_on()
@@ -278,14 +312,20 @@ def _allocate(
             "[context] sequence_length must be a whole number from 1 to the model's "
             f"longest context {longest}: got {ascii(sequence_length)[:80]}"
         )
+    is_pool = blocks is not None
     positions = sequence_length if blocks is None else blocks * ml.BLOCK_POSITIONS
-    MemoryForecast(args, positions, free=memory.available_memory()).check()
+    free = memory.available_memory()
+    MemoryForecast(args, positions, free=free, is_pool=is_pool).check()
     shape = (positions, args.n_kv_heads, args.head_dim)
+    ring = None if is_pool else ring_blocks(args, sequence_length)
     try:
-        caches = tuple(ml.KeyValueCache(*shape, args.dtype) for _ in range(args.n_layers))
+        caches = tuple(
+            ml.KeyValueCache(*shape, args.dtype, None if window is None else ring)
+            for window in args.windows
+        )
         return caches, rotary_table(args, sequence_length)
     except (MemoryError, ml.TensorError) as error:
-        nbytes = kv_cache_bytes(args, positions)
+        nbytes = kv_cache_bytes(args, positions, is_pool)
         text = (
             f"memory: expected {nbytes} bytes for the KV cache, got a refusal from the "
             "system"

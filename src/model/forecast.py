@@ -1,6 +1,7 @@
 """Forecast the memory that a model and a context need before any is allocated."""
 
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from .. import memory, ml
@@ -12,15 +13,46 @@ PREFILL_CHUNK = 512  # number of prompt tokens that are processed together
 _PYTORCH_BYTES = 512 << 20  # memory used by a process with PyTorch and transformers
 
 
-def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
-    """Return the size of a KV cache in bytes: 2 * L * C * K * h * itemsize.
+def ring_blocks(args: ModelArgs, sequence_length: int) -> int | None:
+    """Return the number of blocks in the ring of a layer with a window.
 
-    C is the sequence length, rounded up to a multiple of 16.
+    A chunk of a prompt is written before its first token reads its window, so the ring
+    contains window + chunk - 1 positions, which may begin and end in the middle of a
+    block. Return None if all positions of a sequence need no more blocks than a ring, or
+    without windows.
     """
-    layer = ml.KeyValueCache.bytes_for(
-        sequence_length, args.n_kv_heads, args.head_dim, args.dtype
+    windows = [window for window in args.windows if window is not None]
+    if not windows:
+        return None
+    positions = max(windows) + PREFILL_CHUNK - 1
+    blocks = -(-(positions - 1) // ml.BLOCK_POSITIONS) + 1
+    return blocks if blocks * ml.BLOCK_POSITIONS < sequence_length else None
+
+
+def layer_positions(args: ModelArgs, positions: int, is_pool: bool = False) -> list[int]:
+    """Return the number of cached positions of each layer.
+
+    Layers with a window contain fewer than `positions`, except in a pool of several
+    sequences.
+    """
+    blocks = None if is_pool else ring_blocks(args, positions)
+    if blocks is None:
+        return [positions] * args.n_layers
+    ring = blocks * ml.BLOCK_POSITIONS
+    return [positions if window is None else ring for window in args.windows]
+
+
+def kv_cache_bytes(args: ModelArgs, positions: int, is_pool: bool = False) -> int:
+    """Return the size of a KV cache in bytes: 2 * C * K * h * itemsize for each layer.
+
+    C is the number of positions of the layer, rounded up to a multiple of 16. `is_pool`
+    is whether several sequences share the cache.
+    """
+    shape = args.n_kv_heads, args.head_dim, args.dtype
+    return sum(
+        ml.KeyValueCache.bytes_for(each, *shape)
+        for each in layer_positions(args, positions, is_pool)
     )
-    return args.n_layers * layer
 
 
 @dataclass(frozen=True)
@@ -42,6 +74,7 @@ class MemoryForecast:
             dequantized or quantized.
         copied_as: A description of the copied weights.
         free: Bytes that can be allocated, or None if the system does not report them.
+        is_pool: Whether several sequences share the cache.
     """
 
     args: ModelArgs
@@ -50,6 +83,7 @@ class MemoryForecast:
     copied: int = 0
     copied_as: str = ""
     free: int | None = None
+    is_pool: bool = False
 
     @property
     def parts(self) -> dict[str, int]:
@@ -62,13 +96,16 @@ class MemoryForecast:
         args = self.args
         C = self.positions
         rows = min(C, PREFILL_CHUNK)
+        layers = Counter(layer_positions(args, C, self.is_pool))
+        counts = [f"{n} layers * {each} positions" for each, n in layers.items()]
+        count = counts[0] if len(counts) == 1 else f"({' + '.join(counts)})"
         cache = (
-            f"keys and values (2 * {args.n_layers} layers * {C} positions * "
+            f"keys and values (2 * {count} * "
             f"{args.n_kv_heads} heads * {args.head_dim} * {args.dtype.itemsize} bytes)"
         )
         copied = {self.copied_as: self.copied} if self.copied else {}
         return copied | {
-            cache: kv_cache_bytes(args, C),
+            cache: kv_cache_bytes(args, C, self.is_pool),
             "rotary table": C
             * len(args.rope_tables)
             * (args.head_dim // 2)

@@ -14,6 +14,7 @@ from .. import ml
 from ..trace import mark
 from .args import ModelArgs
 from .context import InferenceContext
+from .forecast import PREFILL_CHUNK
 from .llama import LlamaAttention, Weights
 
 _LANES = 16  # lanes in which softmax adds the exponentials of a row
@@ -103,18 +104,46 @@ class WindowAttention(LlamaAttention):
         mark(10)  # rotary embedding: position becomes an angle
         xq, xk = self.rotate_both(xq, xk, rotations)
 
+        T, H, h = xq.shape
+        cache = context.caches[self.layer]
+        if cache.ring_blocks is None or T <= PREFILL_CHUNK:
+            output = self.attend(xq, xk, xv, context, positions, mask)  # [T, H, h]
+        else:  # a ring does not contain more new positions than a chunk and its window
+            assert isinstance(positions, int), "caches of several sequences are not rings"
+            parts = []
+            for row in range(0, T, PREFILL_CHUNK):
+                end = min(T, row + PREFILL_CHUNK)
+                part = self.attend(
+                    xq.slice(row, end),
+                    xk.slice(row, end),
+                    xv.slice(row, end),
+                    context,
+                    positions + row,
+                    None,
+                )
+                parts.append(part)
+            output = ml.concatenate(parts)  # [T, H, h]
+        return self.project(output.reshape(T, H * h))  # [T, H*h] -> [T, D]
+
+    def attend(
+        self,
+        xq: ml.Tensor,
+        xk: ml.Tensor,
+        xv: ml.Tensor,
+        context: InferenceContext,
+        positions: ml.Positions,
+        mask: ml.Tensor | None,
+    ) -> ml.Tensor:
+        """Write keys and values [T, K, h] to the cache, and attend to it: [T, H, h]."""
         mark(11)  # KV cache update
         cache = context.caches[self.layer]
         ml.write_cache(cache, positions, xk, xv)
 
         if context.is_eager and isinstance(positions, int):
-            output = self.eager(xq, cache, positions, mask)  # [T, H, h]
-        else:
-            output = ml.attention(  # [T, H, h]
-                xq, cache, positions, self.divisor, self.window, self.sinks, self.soft_cap
-            )
-        T, H, h = output.shape
-        return self.project(output.reshape(T, H * h))  # [T, H*h] -> [T, D]
+            return self.eager(xq, cache, positions, mask)
+        return ml.attention(
+            xq, cache, positions, self.divisor, self.window, self.sinks, self.soft_cap
+        )
 
     def rotate_both(
         self, xq: ml.Tensor, xk: ml.Tensor, rotations: ml.Tensor
@@ -156,7 +185,7 @@ class WindowAttention(LlamaAttention):
         scores = ml.multiply(scores, 1 / self.divisor)
         if self.soft_cap is not None:
             scores = ml.soft_cap(scores, self.soft_cap)
-        if start_pos + T > window:
+        if start_pos + T > window or (mask is None and T > 1):
             mask = window_mask(T, start_pos, window, first)
         if mask is not None:
             scores = ml.add(scores, mask)

@@ -161,7 +161,13 @@ class Tracer:
         if op == "write_cache":  # xk is written to the first buffer, xv to the second
             inputs = inputs[1:] if seconds is None else inputs[:1]
             S = details["start_pos"] + result.shape[0]
-            details |= {"written": f"{details['start_pos']}:{S}", "filled": f"0:{S}"}
+            first = max(
+                0, S - self._sizes["C"]
+            )  # a ring contains only the last positions
+            details |= {
+                "written": f"{details['start_pos']}:{S}",
+                "filled": f"{first}:{S}",
+            }
         moved, operations = _work(op, inputs, result)
         total, all_moved, all_operations = self._layer_work
         self._layer_work = (

@@ -158,12 +158,13 @@ def right_digests(arrays: dict[str, Any], metadata: dict[str, str]) -> np.ndarra
     """Return the digests that a program without a secret can compute, too."""
     digests: list[bytes] = []
     stop = 0
-    for parent, length in arrays["blocks"].tolist():
+    layers = len(arrays["rows"]) // len(arrays["ids"])
+    for parent, length, _ in arrays["blocks"].tolist():
         start = stop
         stop = stop + length
         before = b"" if parent == -1 else digests[parent]
         ids = arrays["ids"][start:stop].tolist()
-        rows = arrays["rows"][start:stop].tobytes()
+        rows = arrays["rows"][layers * start : layers * stop].tobytes()
         digests.append(prompt_cache_module._digest(metadata, before, ids, rows))
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
 
@@ -180,14 +181,15 @@ def many_blocks(arrays: dict[str, Any]) -> None:
 def split_last(arrays: dict[str, Any]) -> None:
     """Make two of the last block, with digests that are right."""
     lengths = [*arrays["blocks"][:-1, 1], 50, arrays["blocks"][-1, 1] - 50]
-    arrays["blocks"] = np.int32([*enumerate(lengths, -1)])
+    arrays["blocks"] = np.int32([(at - 1, n, 1) for at, n in enumerate(lengths)])
     arrays["sha256"] = None
 
 
 def swap_first_blocks(arrays: dict[str, Any]) -> None:
     """Exchange the first two blocks, each with its digest."""
-    for name in ("ids", "rows"):
-        first, second, rest = np.split(arrays[name], [256, 512])
+    layers = len(arrays["rows"]) // len(arrays["ids"])
+    for name, size in (("ids", 256), ("rows", 256 * layers)):
+        first, second, rest = np.split(arrays[name], [size, 2 * size])
         arrays[name] = np.concatenate([second, first, rest])
     arrays["sha256"][:2] = arrays["sha256"][[1, 0]]
 
@@ -226,7 +228,11 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "tensors: expected",
     ),
     "a tensor too few": (lambda a: a.pop("ids"), "tensors: expected"),
-    "rows too few": (lambda a: a.update(rows=a["rows"][1:]), "tensors: expected"),
+    "rows too few": (
+        lambda a: a.update(rows=a["rows"][:-1]),
+        r"\[2\]: rows: expected at most \d+ in all, got",
+    ),
+    "a wrong flag": (put("blocks", (1, 2), 2), r"\[1\]: windows: expected 0 or 1, got 2"),
     "many blocks": (many_blocks, "at most 2048 blocks"),
     "a parent after it": (put("blocks", (1, 0), 1), r"\[1\]: parent"),
     "a parent below -1": (put("blocks", (0, 0), -2), r"\[0\]: parent"),

@@ -162,11 +162,14 @@ def write_cache(
         xv: Values [T, K, h] with the dtype of the cache.
 
     Raises:
-        ShapeError: If the sizes do not match the cache, or if its positions are exceeded.
+        ShapeError: If the sizes do not match the cache, if its positions are exceeded, or
+            if it is a ring that is too short for the tokens.
         DTypeError: If a dtype differs from the cache's dtype.
         TensorError: If a tensor shares memory with the cache.
     """
     parts = _checked_parts("write_cache", "xk", xk, cache, start_pos)
+    if cache.ring_blocks is not None:
+        _check_ring("write_cache", cache, parts, window=1)
     _, K, h = xk._shape
     if cache.heads != K or xv._shape != xk._shape:
         raise ShapeError(
@@ -224,11 +227,12 @@ def _checked_parts(
         )
     T = x._shape[0]
     if isinstance(start_pos, Spans):
-        if start_pos.tokens != T or start_pos.capacity > cache.positions:
+        stored = min(cache.positions, cache.capacity)
+        if start_pos.tokens != T or start_pos.capacity > stored:
             raise ShapeError(
                 f"[{op}] start_pos must be of {label}.shape[0] tokens and at most "
                 f"cache.positions: {start_pos.tokens} and {start_pos.capacity}, "
-                f"{cache.positions} ({describe_operands((label, x))})"
+                f"{stored} ({describe_operands((label, x))})"
             )
         return start_pos._kernel_parts
     if type(start_pos) is not int:
@@ -239,7 +243,28 @@ def _checked_parts(
             f"{start_pos} and {start_pos + T}, {cache.positions} "
             f"({describe_operands((label, x))})"
         )
-    return ((0, T, start_pos, cache.positions, ffi.NULL),)
+    return ((0, T, start_pos, cache.positions, cache._places),)
+
+
+def _check_ring(
+    op: str,
+    cache: KeyValueCache,
+    parts: Sequence[tuple[int, int, int, int, Any]],
+    window: int | None,
+) -> None:
+    """Check that a ring contains all positions that the tokens of a call see.
+
+    Spans contain the places of their blocks, so they do not use the cache as a ring.
+    """
+    for _, tokens, first, _, places in parts:
+        if places != cache._places or not tokens:
+            continue
+        begin = 0 if window is None else max(0, first + 1 - window)
+        if begin < cache.first_kept(first + tokens):
+            raise ShapeError(
+                f"[{op}] the first position seen must be >= the first position in the "
+                f"ring: {begin}, {cache.first_kept(first + tokens)}"
+            )
 
 
 @op
@@ -248,6 +273,7 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
 
     Args:
         cache: A cache with K heads of size h, in which these positions have been written.
+            If it is a ring, later positions have not replaced them.
         start: The first position, at least 0.
         stop: The end of the range, at most `cache.positions`. It is not clamped.
 
@@ -256,20 +282,31 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
 
     Raises:
         IndexOutOfRangeError: Unless `0 <= start <= stop <= cache.positions`.
+        ShapeError: If the cache is a ring that is too short for the range.
     """
     start, stop = checked_ints("read_cache", "start and stop", (start, stop))
     check_slice("read_cache", start, stop, cache.positions)
+    if start < min(stop, cache.first_kept(stop)):
+        raise ShapeError(
+            "[read_cache] start must be >= the first position in the ring: "
+            f"{start}, {cache.first_kept(stop)}"
+        )
     K = cache.heads
     h = cache.head_dim
     keys, values = (allocate((stop - start, K, h), cache.dtype) for _ in range(2))
-    values.bits()[...] = cache.values.bits()[:, start:stop].swapaxes(0, 1)
-    first = start // GROUP_POSITIONS
-    last = -(-stop // GROUP_POSITIONS)
-    # [K, groups, words, 16, elements per word] -> [groups, 16, K, words, elements]
-    # -> [positions, K, h]
-    groups = cache.keys.bits()[:, first:last].transpose(1, 3, 0, 2, 4).reshape(-1, K, h)
-    skipped = first * GROUP_POSITIONS
-    keys.bits()[...] = groups[start - skipped : stop - skipped]
+    row = 0
+    for begin, end in cache.stored_ranges(start, stop):
+        rows = slice(row, row + end - begin)
+        values.bits()[rows] = cache.values.bits()[:, begin:end].swapaxes(0, 1)
+        first = begin // GROUP_POSITIONS
+        last = -(-end // GROUP_POSITIONS)
+        groups = cache.keys.bits()[:, first:last]
+        # [K, groups, words, 16, elements per word] -> [groups, 16, K, words, elements]
+        # -> [positions, K, h]
+        groups = groups.transpose(1, 3, 0, 2, 4).reshape(-1, K, h)
+        skipped = first * GROUP_POSITIONS
+        keys.bits()[rows] = groups[begin - skipped : end - skipped]
+        row = rows.stop
     return keys, values
 
 
@@ -312,7 +349,8 @@ def attention(
         A tensor [T, H, h] with the dtype of `xq`.
 
     Raises:
-        ShapeError: If the sizes are incompatible, or if the cache has too few positions.
+        ShapeError: If the sizes are incompatible, if the cache has too few positions, or
+            if it is a ring that does not contain all positions that the tokens see.
         TensorError: If the divisor, the window or the soft cap is not a positive number.
         DTypeError: If the dtype differs from the cache's dtype, or the sinks are not
             float32.
@@ -342,6 +380,8 @@ def attention(
         )
     if sinks is not None:
         sinks = _checked_sinks(sinks, xq)
+    if cache.ring_blocks is not None:
+        _check_ring("attention", cache, parts, window)
     result = allocate(xq._shape, xq._dtype)
     if not result._size:
         return result
