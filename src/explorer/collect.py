@@ -22,6 +22,7 @@ from ..model import Model
 from ..model.rope import pair_frequencies
 from ..trace.events import Letters
 from ..trace.records import Event, TensorInfo
+from .heads import KINDS, HeadScores, name_heads
 from .lens import Floats, attribute, read_lens
 from .texts import facts_of, token_text
 from .write import DeflatedArray, Store, deflate_values
@@ -103,6 +104,7 @@ class Collector:
         # Measure before the trace starts, because it would record the measurements.
         self._facts = facts_of(model, adapters) | {"forced": is_forced}
         self._sizes = dict(model.args.sizes)
+        self._heads = HeadScores(model.args.n_layers, model.args.n_heads)
         self._ids: list[int] = []  # the prompt's ids, followed by the answer's ids
         self._prompt: dict[str, Any] = {}
         self._passes: list[dict[str, Any]] = []
@@ -154,10 +156,21 @@ class Collector:
             "passes": self._passes,
             "tensors": [list(info) for info in self._tensors],
             "events": self._events,
+            "heads": self._head_names(),
             "rope": frequencies.numpy().tolist(),
             "leftOut": [
                 f"{kind}: {'; '.join(parts)}" for kind, parts in self._left_out.items()
             ],
+        }
+
+    def _head_names(self) -> dict[str, Any]:
+        """Return the scores of the heads, and the index of each head's name or -1."""
+        scores = self._heads.means()
+        return {
+            "kinds": KINDS,
+            "repeated": self._heads.repeated_rows,
+            "scores": scores.round(4).tolist(),
+            "names": name_heads(scores).tolist(),
         }
 
     def _mark(self, event: Event) -> None:
@@ -278,7 +291,12 @@ class Collector:
             current.streams = []
             current.rms = []
             self._stream(values, current)
-        elif stage == 13 and event.op == "softmax" and current.rows:
+        elif stage == 13 and event.op == "softmax":
+            layer = event.layer
+            if layer is not None and values.shape[-1] == current.start + current.T:
+                self._heads.add(layer, values, self._ids)
+            if not current.rows:
+                return
             first = current.T - current.rows
             steps = np.rint(values[:, first:] * 255.0).astype(np.uint8)  # [H, rows, S]
             # Keep only the positions that each row can see.
