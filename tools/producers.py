@@ -76,11 +76,9 @@ _REAL_SPEEDS = {
     "ready": ("loading, seconds", False),
     "peak": ("memory, at most", True),
 }
-# Stages of a layer, stages in which each head has a part, stages whose results have the
-# elements of an earlier stage, and stages of the drawn token.
+# Stages of a layer, stages in which each head has a part, and stages of the drawn token.
 _LAYER_STAGES = range(5, 19)
 _HEAD_STAGES = range(9, 15)
-_COPY_STAGES = (9, 12)
 _ANSWER_STAGES = (20, 21)
 # The explorer's views of single stages, and the texts of the links to them.
 _EXPLORER_VIEWS = {
@@ -233,7 +231,7 @@ def _explorer_links(page: Path, stage: int, *, has_values: bool) -> str:
         place["head"] = ROW.head
     place["token"] = T if stage in _ANSWER_STAGES else T - 1
     views = [("map", "the stage")]
-    if has_values and stage not in _COPY_STAGES:
+    if has_values:
         views.append(("values", "its values"))
     if stage in _EXPLORER_VIEWS:
         views.append(_EXPLORER_VIEWS[stage])

@@ -32,7 +32,7 @@ VIEWS = (
     "compare",
     "tour",
 )
-WIDTHS = (400, 1280, 2560)
+WIDTHS = (390, 1400, 2560)
 HOSTILE = (
     "</script><script>document.title='owned'</script>", "<img src=x onerror=alert(1)>",
     "\" onmouseover='alert(2)' \u202e gnp.exe \u2066", "`${alert(3)}` \x00\x1b[31m\u2028",
@@ -132,21 +132,21 @@ def test_the_keyboard_reaches_everything(two_formats, page):
 STATE = (
     "(({ view, stage, layer, head, position }) => [view, stage, layer, head, position])"
 )
-AT_FIRST = ["tokens", 13, 0, 0, 27]
+AT_FIRST = ["residual", 13, 0, 0, 26]
 LINKS = {
     "": AT_FIRST,
     "#stage=13&layer=1&head=2&token=26": ["attention", 13, 1, 2, 26],
     "#stage=8&layer=3&token=5": ["map", 8, 3, 0, 5],
-    "#stage=20&view=sampling": ["sampling", 20, 0, 0, 27],
-    "#token=0": ["tokens", 13, 0, 0, 0],
-    "#view=cache": ["cache", 13, 0, 0, 27],
+    "#stage=20&view=sampling": ["sampling", 20, 0, 0, 26],
+    "#token=0": ["residual", 13, 0, 0, 0],
+    "#view=cache": ["cache", 13, 0, 0, 26],
     # Unknown names and values are ignored, each by itself.
     "#stage=22&layer=4&head=6&token=999": AT_FIRST,
     "#stage=0&layer=-1&head=2.5&token=1e1": AT_FIRST,
-    "#stage=8&layer=x&view=nothing&run=7&position=3": ["map", 8, 0, 0, 27],
+    "#stage=8&layer=x&view=nothing&run=7&position=3": ["map", 8, 0, 0, 26],
     "#stage=&layer&=&&&": AT_FIRST,
     "#__proto__=1&view=constructor&stage=99999999999999999999": AT_FIRST,
-    "#%E0%A4%A&%00=%ff&stage=%37": ["map", 7, 0, 0, 27],
+    "#%E0%A4%A&%00=%ff&stage=%37": ["map", 7, 0, 0, 26],
     "#<img src=x onerror=alert(1)>": AT_FIRST,
 }
 
@@ -170,6 +170,124 @@ def test_a_link_is_followed_while_the_page_is_open(two_formats, page):
     chosen = page.locator("#values-tensor option:checked").inner_text()
     assert chosen == "pass 0, layer 0, stage 13: scores [H, T, S] (matmul)"
     assert page.locator("#values-slice").input_value() == "4"
+
+
+IN_WINDOW = """(selector) => {
+  const box = document.querySelector(selector).getBoundingClientRect();
+  const strip = document.getElementById("strip").getBoundingClientRect();
+  return box.top >= strip.bottom && box.bottom <= window.innerHeight
+    && box.left >= 0 && box.right <= window.innerWidth;
+}"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_opens_at_the_position_that_decided_the_answer(two_formats, page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    opened(page, two_formats[0])
+    assert page.locator("#decided").inner_text() == "'Boston'"
+    first = page.locator(".lens tbody tr:first-child")
+    assert first.locator("th").inner_text() == "layer 3"
+    assert "'Boston'" in first.locator("td.here").inner_text()
+    for selector in (".lens td.here", "#decided", "#token-26", "#lens-26"):
+        assert page.evaluate("scrollY") == 0
+        if selector == "#token-26":
+            assert page.locator(selector).is_visible()
+        else:
+            assert page.evaluate(IN_WINDOW, selector), selector
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#decided:has-text('<|eot_id|>')")
+    assert "token 3849 at position 28" in page.locator("#view").inner_text()
+    page.evaluate("explorer.show({ position: 5 })")
+    page.click("#to-deciding")
+    page.wait_for_selector("#decided:has-text('Boston')")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_link_scrolls_to_the_row_or_the_cell_of_its_token(two_formats, page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    places = {
+        "view=attention&layer=2&head=1&token=26": "#attention-large ~ .place",
+        "view=tokens&token=27": "#all-tokens tr.here td:first-child",
+        "view=values&stage=8&layer=0&head=2&token=26": "#values-map ~ .place",
+        "view=residual&token=0": ".lens td.here",
+    }
+    opened(page, two_formats[0])
+    for link, selector in places.items():
+        page.evaluate("(link) => { scrollTo(0, 0); location.hash = link; }", link)
+        view = re.search(r"view=(\w+)", link)[1]
+        page.wait_for_selector(f"#view[data-view={view}] {selector}", state="attached")
+        page.wait_for_function(IN_WINDOW, arg=selector, timeout=5_000)
+        if view == "values":
+            readout = page.locator("#view .readout").inner_text()
+            assert readout.startswith("xq[26, 64] = ")
+
+
+def test_stages_9_and_12_show_the_elements_of_earlier_tensors(two_formats, page):
+    """Their results are views and copies, which are not stored again."""
+    opened(page, two_formats[0])
+    code = """async ([stage, name]) => {
+      const run = explorer.runs[0];
+      const found = run.kept().filter((x) => x.pass === 0 && x.layer === 1
+        && x.stage === stage && x.name === name);
+      return Promise.all(found.map(async ({ op, offsets, reference }) => {
+        const array = await explorer.arrayOf(reference);
+        const elements = [];
+        for (const i of offsets[0]) for (const j of offsets[1]) for (const k of offsets[2])
+          elements.push(array[i + j + k]);
+        return { op, shape: offsets.map((x) => x.length), elements };
+      }));
+    }"""
+
+    def tensors(stage: int, name: str) -> list[tuple[str, Any]]:
+        return [
+            (one["op"], np.reshape(one["elements"], one["shape"]))
+            for one in page.evaluate(code, [stage, name])
+        ]
+
+    flat = page.evaluate("""async () => {
+      const one = explorer.runs[0].kept().find((x) => x.layer === 1 && x.name === "xq");
+      return [...await explorer.arrayOf(one.reference)];
+    }""")
+    [(op, heads)] = tensors(9, "xq")
+    assert op == "reshape"
+    assert np.array_equal(heads, np.reshape(flat, heads.shape))
+    [(_, keys)] = tensors(11, "keys")
+    repeated, transposed, columns = tensors(12, "keys")
+    assert [repeated[0], transposed[0]] == ["repeat_heads", "transpose"]
+    assert np.array_equal(repeated[1], np.repeat(keys, 3, axis=1))
+    assert np.array_equal(transposed[1], repeated[1].transpose(1, 0, 2))
+    assert np.array_equal(columns[1], transposed[1].transpose(0, 2, 1))
+    page.evaluate("location.hash = '#view=values&stage=12&layer=1&head=5&token=26'")
+    page.wait_for_selector("#view .readout:has-text('keys[26, 5, 0] = ')")
+
+
+def test_heads_are_named_in_the_view_attention(two_formats, page):
+    opened(page, two_formats[0])
+    go(page, "attention")
+    names = np.array(two_formats[1][0]["heads"]["names"])
+    found = {
+        page.locator(f"#head-kinds tbody tr:nth-child({k + 1}) button").count()
+        for k in range(5)
+    }
+    assert found == {int((names == k).sum()) for k in range(5)}
+    page.click("#kind-1-2")  # layer 1, head 2
+    page.wait_for_selector("h3:has-text('Layer 1, head 2, which reads key/value head 0')")
+    assert page.locator("#view h3").first.inner_text().endswith(", previous token")
+    scores = page.locator("#head-scores").inner_text().replace("\u00a0", " ")
+    assert "96 % of its weight to the token before" in scores
+    assert "previous token" in page.locator("#attention-head").inner_text()
+
+
+@pytest.mark.parametrize("view", ["residual", "attention", "map"])
+def test_a_wide_screen_is_used(two_formats, page, view):
+    page.set_viewport_size({"width": 2560, "height": 1300})
+    opened(page, two_formats[0])
+    go(page, view)
+    right = page.evaluate(
+        "Math.max(...[...document.querySelectorAll('#view table, #view canvas, #view pre')]"
+        ".map((one) => one.getBoundingClientRect().right))"
+    )
+    assert right > 1900
 
 
 def test_every_control_is_used(two_formats, page):
@@ -518,6 +636,7 @@ def test_lists_of_many_layers_are_shown_whole_or_say_that_they_scroll(
 def test_a_table_of_hundreds_of_rows_scrolls_and_says_so(tmp_path, page):
     (tmp_path / "long.html").write_text(explore(load_model(), "a b " * 200, 1), "utf-8")
     opened(page, tmp_path / "long.html")
+    go(page, "tokens")
     rows = page.evaluate("explorer.runs[0].tokens.length")
     assert rows > 300
     caption = page.locator("#all-tokens caption").inner_text()

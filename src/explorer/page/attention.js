@@ -12,17 +12,18 @@ async function attentionView(root) {
     h("p", {}, `Each of the ${L} layers has ${H} query heads. ${G === 1 ? "Each query head has its own key/value head" : `Every ${G} query heads share one of ${run.sizes.K} key/value heads`}. Weights are stored in steps of 1/255. A row is the token that attends, and a column is the token that it attends to.`),
     h("div", { class: "controls" },
       choice("attention-layer", "layer", range(L).map((l) => [l, l]), state.layer, (x) => show({ layer: Number(x) })),
-      choice("attention-head", "head", range(H).map((i) => [i, `${i} (key/value ${Math.floor(i / G)})`]), state.head, (x) => show({ head: Number(x) })),
+      choice("attention-head", "head", range(H).map((i) => [i, `${i} (key/value ${Math.floor(i / G)})${named(run.headName(state.layer, i))}`]), state.head, (x) => show({ head: Number(x) })),
       choice("attention-query", "attending token", range(S).map((i) => [i, `${i} ${run.label(run.tokens[i], 20)}`]), p, (x) => show({ position: Number(x) }))),
-    drawnNote(run, p), await headGrid(run, G),
-    h("h3", {}, `Layer ${state.layer}, head ${state.head}, which reads key/value head ${Math.floor(state.head / G)}`));
-  if (rows.every((row) => row === null)) return root.append(missing("Attention"));
-  const cell = Math.max(5, Math.min(22, Math.floor(560 / S)));
+    drawnNote(run, p));
+  const title = h("h3", {}, `Layer ${state.layer}, head ${state.head}, which reads key/value head ${Math.floor(state.head / G)}`, named(run.headName(state.layer, state.head)));
+  if (rows.every((row) => row === null)) return root.append(await headGrid(run, G), title, missing("Attention"));
+  const best = rows[p] && range(p + 1).reduce((a, b) => (rows[p][b] > rows[p][a] ? b : a), 0);
+  const cell = Math.max(5, Math.min(28, Math.floor((columnWidth(3) - 130) / S)));
   const label = (i) => `${shown(run.text(run.tokens[i]), 12)} ${i}`;
-  root.append(
+  const large = [title, scoresOf(run),
     matrix({
       id: "attention-large", name: "attention weights", rows: S, columns: S, cell, low: 0, high: 1,
-      scale: VIRIDIS, labels: { row: label, column: label }, chosen: [p, state.key ?? p],
+      scale: VIRIDIS, labels: { row: label, column: label }, chosen: [p, Math.min(state.key ?? best ?? p, p)],
       value: (i, j) => (rows[i] === null || j > i ? null : rows[i][j] / 255),
       say: (i, j) => {
         const what = `token ${i} ${run.label(run.tokens[i], 20)} attends to token ${j} ${run.label(run.tokens[j], 20)}: `;
@@ -30,11 +31,10 @@ async function attentionView(root) {
       },
       choose: (i, j) => show({ position: i, key: Math.min(i, j) }),
     }),
-    legend(VIRIDIS, 0, 1, "weight"));
-  if (rows[p] === null) return root.append(missing("The row of this token"));
-  const best = range(p + 1).reduce((a, b) => (rows[p][b] > rows[p][a] ? b : a), 0);
+    legend(VIRIDIS, 0, 1, "weight")];
+  if (rows[p] === null) return root.append(spread([await headGrid(run, G), headKinds(run)], [...large, missing("The row of this token")]));
   const key = Math.min(state.key ?? best, p);
-  root.append(textWeights(run, rows[p], p), headTable(run, rowOf, p, key), angles(run, p, key));
+  root.append(spread([await headGrid(run, G), headKinds(run)], [...large, textWeights(run, rows[p], p)], [headTable(run, rowOf, p, key), angles(run, p, key)]));
 }
 
 /** Explain from which position the selected token was sampled, because its own row belongs to a later pass. */
@@ -45,14 +45,52 @@ function drawnNote(run, p) {
     h("button", { id: "drawn-from", type: "button", onclick: () => show({ position: p - 1 }) }, `show position ${p - 1}`));
 }
 
-const grids = new Map(); // run -> canvas with the small maps of all heads, drawn once
+/** Return a name with a comma before it, or an empty text. */
+const named = (name) => (name === null ? "" : `, ${name}`);
+
+// For each kind of head, what it attends to, and the letter that marks it.
+const KIND_TEXTS = {
+  "previous token": ["P", "the token before"],
+  "first token": ["F", "the first token"],
+  induction: ["I", "the tokens after earlier copies of a token"],
+  "same token": ["S", "itself and earlier copies of itself"],
+  uniform: ["U", "all tokens alike"],
+};
+
+/** Describe what the selected head attends to over the run. */
+function scoresOf(run) {
+  const scores = run.heads.scores[state.layer][state.head];
+  const [previous, first, induction, same, uniform] = scores.map((x) => `${Math.round(100 * x)}\u00a0%`);
+  const rows = run.heads.repeated;
+  return h("p", { id: "head-scores" }, `Over the run, this head assigns on average ${previous} of its weight to the token before, ${first} to the first token, and ${same} to itself and earlier copies of itself. `,
+    rows ? `At the ${count(rows, "token")} with an earlier copy, it assigns ${induction} to the tokens after the copies. ` : "No token of the run has an earlier copy. ", `Its overlap with equal weights is ${uniform}.`);
+}
+
+const MOST_OF_KIND = 16; // maximum number of heads of a kind in the table
+
+/** Create the table of the heads with a name, by kind. */
+function headKinds(run) {
+  const { kinds, scores, names } = run.heads;
+  const rows = kinds.map((kind, k) => {
+    const heads = range(run.L * run.H).map((n) => [Math.floor(n / run.H), n % run.H]).filter(([layer, head]) => names[layer][head] === k)
+      .sort(([a, b], [c, d]) => scores[c][d][k] - scores[a][b][k]);
+    const buttons = heads.slice(0, MOST_OF_KIND).map(([layer, head]) => h("button", {
+      type: "button", class: "plain", id: `kind-${layer}-${head}`, title: `layer ${layer}, head ${head}: ${digits(scores[layer][head][k], 2)}`, onclick: () => show({ layer, head }),
+    }, `${layer}.${head}`));
+    const more = heads.length > MOST_OF_KIND ? ` and ${heads.length - MOST_OF_KIND} more` : "";
+    return [`${KIND_TEXTS[kind][0]} ${kind}`, `attends to ${KIND_TEXTS[kind][1]}`, heads.length ? h("span", {}, buttons, more) : "none"];
+  });
+  return table("What the heads do over the run: heads as layer.head, the clearest first. A head without a name does none of this", ["name", "meaning", "heads"], rows, { id: "head-kinds" });
+}
+
+let grid = {}; // the canvas with the small maps of all heads, which is drawn once for a run and a size
 
 async function headGrid(run, G) {
   const { L, H } = run;
-  const size = Math.max(14, Math.min(46, Math.floor(900 / H)));
   const gap = 3, left = 34, top = 30;
-  if (!grids.has(run)) grids.set(run, await drawGrid(run, size - gap));
-  const small = grids.get(run);
+  const size = Math.max(14, Math.min(60, Math.floor((columnWidth(3) - left) / H)));
+  if (grid.run !== run || grid.size !== size) grid = { run, size, canvas: await drawGrid(run, size - gap) };
+  const small = grid.canvas;
   const canvas = h("canvas", { id: "attention-grid", tabindex: 0, role: "img", "aria-label": "attention maps of all heads; arrow keys select a head" });
   const width = left + H * size, height = top + L * size, ratio = window.devicePixelRatio || 1;
   canvas.width = width * ratio;
@@ -75,6 +113,8 @@ async function headGrid(run, G) {
     for (let head = 0; head < H; head++) {
       const x = left + head * size, y = top + layer * size;
       context.drawImage(small, head * (size - gap), layer * (size - gap), size - gap, size - gap, x, y, size - gap, size - gap);
+      const name = run.headName(layer, head);
+      if (name !== null && size >= 24) context.fillText(KIND_TEXTS[name][0], x + size - gap - 8, y + 10);
       if (layer !== state.layer || head !== state.head) continue;
       context.strokeStyle = style.getPropertyValue("--mark");
       context.lineWidth = 2;

@@ -12,15 +12,15 @@ async function cacheView(root) {
     h("p", {}, `Each layer stores the rotated keys and the values of every position in cache_k and cache_v, both [C, K, h] = [${C}, ${K}, ${width}] ${run.dtype}. A position takes 2 × L × K × h × ${itemsize} = ${amount(perPosition)} bytes in all ${L} layers.`),
     h("div", { class: "controls" }, choice("cache-pass", "pass", run.passes.map((x) => [x.number, `${x.number}: positions ${x.start} to ${x.start + x.T - 1}`]), one.number,
       (x) => show({ position: run.passes[x].start + run.passes[x].T - 1 }))),
-    cachePicture(C, K, one),
-    h("p", { id: "cache-line" }, `Pass ${one.number} wrote slots ${one.start} to ${end - 1}. Of the ${C} slots, slots 0 to ${end - 1} are filled, which is ${amount(end * perPosition)} of ${amount(C * perPosition)} bytes.`),
+    spread([cachePicture(C, K, one),
+    h("p", { id: "cache-line" }, `Pass ${one.number} wrote slots ${one.start} to ${end - 1}. Of the ${C} slots, slots 0 to ${end - 1} are filled, which is ${amount(end * perPosition)} of ${amount(C * perPosition)} bytes.`)],
     table("All passes: first over the prompt, then over one new token each",
       ["pass", "T", "S", "slots written", "bytes filled", "time in ops", "time per token", "drawn token", "text", "stop reason"],
       run.passes.map((x) => {
         const total = x.seconds.reduce((a, b) => a + b, 0);
         return [x.number, x.T, x.start + x.T, `${x.start}:${x.start + x.T}`, amount((x.start + x.T) * perPosition), duration(total), duration(total / x.T),
           x.token === undefined ? "" : token(run, x.token), shown(x.text ?? "", 30), x.stop ?? ""];
-      }), { id: "passes" }));
+      }), { id: "passes" })));
 }
 
 function cachePicture(C, K, one) {

@@ -1,7 +1,7 @@
 // The document with its arrays and runs, and the state of the page.
 
 /** The page's state: the selected run, token, view, layer, head and stage. */
-const state = { run: 0, position: 0, view: "tokens", layer: 0, head: 0, stage: 13, key: null, tour: 0 };
+const state = { run: 0, position: 0, view: "residual", layer: 0, head: 0, stage: 13, key: null, tour: 0 };
 let page; // the document
 
 const KINDS = {
@@ -83,9 +83,24 @@ class Run {
     return this.passes.find((one) => position < one.start + one.T) ?? this.passes.at(-1);
   }
 
+  /** Return the position whose logits decided the answer's first token, or the last position without an answer. */
+  get deciding() {
+    return this.drawnFrom.size ? this.promptLength - 1 : this.tokens.length - 1;
+  }
+
+  /** Return the probability of the token that a pass sampled, before any filter, or null if it is not stored. */
+  chanceOf(one) {
+    return one.choice.candidates.find((x) => x.token_id === one.token)?.probabilities[0] ?? null;
+  }
+
   /** Return the pass that sampled the token at a position, or for the prompt, the answer's first token. */
   drawOf(position) {
     return this.drawnFrom.get(position) ?? this.drawnFrom.get(this.promptLength) ?? null;
+  }
+
+  /** Return the name of a head, such as "previous token", or null. */
+  headName(layer, head) {
+    return this.heads.kinds[this.heads.names[layer][head]] ?? null;
   }
 
   query(position) {
@@ -158,16 +173,63 @@ class Run {
     };
   }
 
-  /** Return the tensors whose values are stored, each with a reference to its elements. */
+  /**
+   * Return the tensors whose elements are stored, and the views and copies of stored tensors.
+   * Element [i, j, ...] is at offsets[0][i] + offsets[1][j] + ... in the stored array. `axis` is the token axis, if any,
+   * and `first` is the first stored token.
+   */
   kept() {
-    return this.events.filter((event) => event[11]).map((event) => {
-      const [pass, stage, layer, op, , [[info]]] = event;
-      const [reference, axis, first] = event[11];
+    const entries = [];
+    const latest = new Map(); // id of a tensor -> its latest entry; passes write to the same cache
+    for (const event of this.events) {
+      const [pass, stage, layer, op, inputs, [[info, id]]] = event;
       const [name, shape, letters, dtype] = this.tensors[info];
-      return { pass, stage, layer, op, name, shape, letters, dtype, reference, axis, first };
-    });
+      const about = { pass, stage, layer, op, name, shape, letters, dtype };
+      const source = latest.get(inputs[0]?.[1]);
+      let entry = null;
+      if (event[11]) {
+        const [reference, axis, first] = event[11];
+        const stored = dtype === "complex64" ? reference.shape.slice(0, -1) : reference.shape;
+        entry = { ...about, reference, axis, first, offsets: offsetsOf(stored), isView: false };
+      } else if (source && VIEW_OPS[op]) {
+        const view = VIEW_OPS[op](source, shape, event[10]);
+        entry = view && { ...source, ...about, ...view, isView: true };
+      }
+      if (entry) entries.push(entry);
+      latest.set(id, entry);
+    }
+    return entries;
   }
 }
+
+/** Return the offsets of each axis of a contiguous array. */
+function offsetsOf(shape) {
+  return shape.map((n, axis) => {
+    const stride = shape.slice(axis + 1).reduce((a, b) => a * b, 1);
+    return range(n).map((i) => i * stride);
+  });
+}
+
+// Ops without new elements: the offsets and the token axis of the result, from those of the input.
+const VIEW_OPS = {
+  /** Split the last axis in two, such as [T, H*h] -> [T, H, h]. */
+  reshape({ offsets }, shape) {
+    const width = shape.at(-1), last = offsets.at(-1);
+    if (shape.length !== offsets.length + 1) return null;
+    return { offsets: [...offsets.slice(0, -1), last.filter((_, i) => i % width === 0), last.slice(0, width)] };
+  },
+
+  transpose({ offsets, axis }, _shape, { a, b }) {
+    const swapped = [...offsets];
+    [swapped[a], swapped[b]] = [offsets[b], offsets[a]];
+    return { offsets: swapped, axis: { [a]: b, [b]: a }[axis] ?? axis };
+  },
+
+  /** Repeat each head, such as [S, K, h] -> [S, H, h]. */
+  repeat_heads({ offsets }, _shape, { repeats }) {
+    return { offsets: [offsets[0], offsets[1].flatMap((x) => Array(repeats).fill(x)), offsets[2]] };
+  },
+};
 
 const range = (n) => Array.from({ length: n }, (_, i) => i);
 const currentRun = () => page.runs[state.run];

@@ -41,6 +41,25 @@ function picture(width, height, label, ...parts) {
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, svg);
 }
 
+const WIDEST = 2520; // maximum width of the page in pixels, as in style.css
+const pageWidth = () => Math.min(window.innerWidth, WIDEST) - 32;
+
+/** Return the width of a column of `spread` with at least `parts` parts. */
+function columnWidth(parts) {
+  const columns = Math.max(1, Math.min(parts, Math.floor((pageWidth() + 36) / 636)));
+  return (pageWidth() - 36 * (columns - 1)) / columns;
+}
+
+/** Create parts that are next to each other on a wide screen, and below each other on a narrow one. */
+const spread = (...parts) => h("div", { class: "spread" }, parts.map((part) => h("div", {}, part)));
+
+/** Create such parts that need 900 pixels each. */
+function broad(...parts) {
+  const element = spread(...parts);
+  element.classList.add("broad");
+  return element;
+}
+
 /** Create a labelled drop-down list. Each option is a [value, text] pair. */
 function choice(id, label, options, value, onchange) {
   return h("label", { class: "control" }, label, h("select", {
@@ -189,5 +208,7 @@ function matrix({ id, rows, columns, value, scale, low, high, labels, cell, chos
   paint();
   const part = shownRows < rows || shownColumns < columns
     ? h("p", { class: "missing" }, `Only rows ${firstRow} to ${firstRow + shownRows - 1} of ${rows} and columns ${firstColumn} to ${firstColumn + shownColumns - 1} of ${columns} are shown.`) : null;
-  return h("div", { class: "matrix" }, h("div", { class: "scroll" }, canvas), output, part);
+  // An element at the cell that was selected first, which `reveal` scrolls to.
+  const place = h("span", { class: "place", style: { left: `${left + (c - firstColumn) * cell}px`, top: `${top + (r - firstRow) * cell}px`, width: `${cell}px`, height: `${cell}px` } });
+  return h("div", { class: "matrix" }, h("div", { class: "scroll" }, h("div", { class: "sheet" }, canvas, place)), output, part);
 }

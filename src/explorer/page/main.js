@@ -8,7 +8,7 @@ async function tokensView(root) {
   const first = run.prompt.messages?.map((m) => `${m.role}: ${shown(m.content, 400)}`).join("\n") ?? (run.prompt.text ? shown(run.prompt.text, 400) : null);
   root.append(h("p", {}, "Each token is a piece of text with an id. The token that is selected in the strip above is marked in the table below, and every view shows the run at its position. ", chosenToken(run),
     h("button", { id: "take-tour", type: "button", onclick: () => show({ view: "tour" }) }, "take a tour in ten steps")), ...(first ? [h("h3", {}, "The prompt"), h("pre", {}, h("bdi", {}, first))] : []),
-    table("All tokens, and the probability of each drawn token before any filter", ["position", "id", "text", "kind", "probability", "random number"], run.tokens.map((id, i) => {
+    broad(table("All tokens, and the probability of each drawn token before any filter", ["position", "id", "text", "kind", "probability", "random number"], run.tokens.map((id, i) => {
       const one = run.drawnFrom.get(i);
       const found = one?.choice.candidates.find((x) => x.token_id === id);
       const kind = run.texts[id]?.[1] ? "special" : "text";
@@ -17,7 +17,7 @@ async function tokensView(root) {
     }), { id: "all-tokens" }),
     table("The run", ["property", "value"], [["model", shown(run.model, 600)], ["sizes", Object.entries(run.sizes).map(([k, v]) => `${k} = ${amount(v)}`).join(", ")], ["weights", run.weights],
       ["machine", `${run.machine["instruction set"]}, ${run.machine.threads} threads, Python ${run.machine.python}; ${digits(run.machine.readRate / 1e9, 3)} GB/s from memory, ${run.machine.operationRate ? digits(run.machine.operationRate / 1e9, 3) : "unknown"} GFLOPS`],
-      ["attention", "one op per stage, with the same bits as the fused op"], ["draft tokens", "none"], ["written by", page.program]]));
+      ["attention", "one op per stage, with the same bits as the fused op"], ["draft tokens", "none"], ["written by", page.program]])));
 }
 
 /** Explain where the selected token comes from and how probable it was. */
@@ -25,10 +25,13 @@ function chosenToken(run) {
   const id = run.tokens[state.position];
   const one = run.drawnFrom.get(state.position);
   if (!one) return h("span", {}, token(run, id), " is a token of the prompt. ");
-  const found = one.choice.candidates.find((x) => x.token_id === id);
-  if (!found) return h("span", {}, token(run, id), " is a token of the answer. ");
-  return h("span", {}, token(run, id), " was drawn. Its probability before any filter was ",
-    h("strong", { id: "chosen-probability" }, percent(found.probabilities[0])), ". ");
+  return h("span", {}, token(run, id), " was drawn. ", chance(run, one));
+}
+
+/** Describe the probability of the token that a pass sampled. */
+function chance(run, one) {
+  const found = run.chanceOf(one);
+  return found === null ? "" : h("span", {}, "Its probability before any filter was ", h("strong", { id: "chosen-probability" }, percent(found)), ". ");
 }
 
 /** Mark elements that scroll horizontally, because a touch screen shows no scroll bar. */
@@ -36,8 +39,23 @@ function markWide() {
   for (const one of document.querySelectorAll("#view .scroll")) one.classList.toggle("wide", one.scrollWidth > one.clientWidth + 1);
 }
 
-/** Change the selection, and update the page. */
-async function show(changes) {
+/** Scroll the selected row or cell into its table or matrix, and also into the window if asked. */
+function reveal(panel, inWindow) {
+  const find = (root) => root.querySelector(".here, .place");
+  for (const box of panel.querySelectorAll(".scroll")) {
+    const place = find(box);
+    if (!place) continue;
+    const [outer, inner] = [box.getBoundingClientRect(), place.getBoundingClientRect()];
+    const isBeside = inner.left < outer.left || inner.right > outer.right;
+    if (isBeside && inner.width <= outer.width) box.scrollLeft += inner.left - outer.left - (outer.width - inner.width) / 2;
+    if (inner.top < outer.top || inner.bottom > outer.bottom) box.scrollTop += inner.top - outer.top - (outer.height - inner.height) / 2;
+  }
+  if (inWindow) find(panel)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
+/** Change the selection, and update the page. A link also scrolls the window to the selected row. */
+async function show(changes, isLink = false) {
+  const before = [state.view, state.position, state.key, state.run].join();
   if (changes.position !== undefined && changes.position !== state.position && changes.key === undefined) state.key = null;
   Object.assign(state, changes);
   const run = currentRun();
@@ -58,6 +76,8 @@ async function show(changes) {
   markWide();
   panel.setAttribute("aria-labelledby", `tab-${state.view}`);
   if (isSame) panel.querySelectorAll(".scroll").forEach((one, n) => places[n]?.some(Boolean) && one.scrollTo(...places[n]));
+  const isMoved = before !== [state.view, state.position, state.key, state.run].join();
+  if (isMoved || isLink) reveal(panel, isLink || (isSame && state.view === "tokens"));
   for (const [name] of VIEWS) {
     const tab = document.getElementById(`tab-${name}`);
     tab.setAttribute("aria-selected", String(name === state.view));
@@ -113,7 +133,7 @@ async function follow() {
   const changes = linkedState();
   if (changes.position !== undefined) map.pass = currentRun().passOf(changes.position).number;
   if (changes.stage !== undefined) chooseValues(currentRun(), { ...state, ...changes });
-  await show(changes);
+  await show(changes, true);
 }
 
 function keys(event) {
@@ -137,7 +157,7 @@ async function start() {
   page = JSON.parse(new TextDecoder().decode(await inflate("document")));
   page.runs = page.runs.map((record) => new Run(record));
   const run = page.runs[0];
-  state.position = run.promptLength < run.tokens.length ? run.promptLength : run.tokens.length - 1;
+  state.position = run.deciding;
   const left = page.runs.flatMap((one, n) => one.leftOut.map((line) => (page.runs.length > 1 ? `run ${n + 1}, ${line}` : line)));
   document.getElementById("page").replaceChildren(
     h("header", {}, h("h1", {}, "Inside a run"), h("p", { class: "names" }, shown(run.name, 120), " · ", page.program),

@@ -53,11 +53,11 @@ function stagePanel(run, pass) {
   return h("section", { class: "panel" },
     h("h3", { id: "stage-heading" }, `Stage ${stage.number}: ${stage.name}${events.some((event) => event[2] !== null) ? `, layer ${state.layer}` : ""}`),
     stage.holds ? h("p", {}, `It consists of stages ${stage.holds}.`) : null,
-    events.length ? opGraph(run, events) : h("p", {}, "This stage does not run any op of the tensor library."),
-    events.length ? table("The ops of this stage. The limit is the memory bandwidth or the arithmetic rate of this machine, measured with this run", COLUMNS, rows, { id: "ops" }) : null,
+    spread([events.length ? opGraph(run, events) : h("p", {}, "This stage does not run any op of the tensor library."),
+    events.length ? table("The ops of this stage. The limit is the memory bandwidth or the arithmetic rate of this machine, measured with this run", COLUMNS, rows, { id: "ops" }) : null],
     sourceOf(stage, events), h("details", { open: true }, h("summary", {}, `${stage.chapter}`),
       stage.section ? h("p", { class: "missing", id: "section-run" }, "Below is the book's section about this stage. Its shapes, numbers and log lines come from the book's own runs; the values of this run are above.") : null,
-      ...markdown(stage.section)));
+      ...markdown(stage.section))));
 }
 
 /** Return the op's speed as a percentage of the machine's limit. */

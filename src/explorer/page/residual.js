@@ -3,15 +3,26 @@
 async function residualView(root) {
   const run = currentRun();
   const p = run.query(state.position);
-  root.append(h("p", {}, `Position ${p}, `, token(run, run.tokens[p]), ". The attention and the feed-forward of each layer add to the residual stream. The logit lens applies the final norm and the output matrix to the stream after each layer, to show which token the stream predicts at that point."));
   const lens = await run.lensOf(p);
-  root.append(drawnNote(run, p), ...(await lensTable(run, p)), ...(lens ? lensOfPosition(run, lens, p) : []));
-  root.append(await streamTable(run, p), await attributionOf(run));
+  const [parts, heads] = await attributionOf(run, p);
+  root.append(decision(run, p), drawnNote(run, p), ...(await lensTable(run, p)),
+    spread(
+      [h("p", {}, "The attention and the feed-forward of each layer add to the residual stream. The logit lens applies the final norm and the output matrix to the stream after each layer, to show which token the stream predicts at that point."), ...(lens ? lensOfPosition(run, lens, p) : [])],
+      [await streamTable(run, p), parts], heads));
+}
+
+/** Describe which token follows a position, and whether its logits decided it. */
+function decision(run, p) {
+  const one = run.drawnFrom.get(p + 1);
+  const place = h("span", {}, `Position ${p}, `, token(run, run.tokens[p]), ". ");
+  if (one) return h("p", { class: "important" }, place, "Its logits decided the next token: ", h("strong", { id: "decided" }, token(run, one.token)), ". ", chance(run, one));
+  return h("p", { class: "important" }, place, p + 1 < run.tokens.length ? h("span", {}, "The prompt continues with ", token(run, run.tokens[p + 1]), ". ") : "",
+    run.drawnFrom.size ? h("button", { id: "to-deciding", type: "button", onclick: () => show({ position: run.deciding }) }, `show position ${run.deciding}, which decided the first token of the answer`) : null);
 }
 
 async function lensTable(run, p) {
   if (run.passes.every((one) => !one.lens)) return [missing("The lens")];
-  const count = Math.max(3, Math.min(8, Math.floor((window.innerWidth - 140) / 105)));
+  const count = Math.max(3, Math.min(22, Math.floor((pageWidth() - 110) / 110)));
   const first = Math.max(0, Math.min(p - Math.floor(count / 2), run.processed - count));
   const positions = range(run.processed).slice(first, first + count);
   const lenses = new Map(await Promise.all(positions.map(async (i) => [i, await run.lensOf(i)])));
@@ -71,9 +82,10 @@ async function streamTable(run, p) {
     ["", "attention: length", "cosine", "feed-forward: length", "cosine", "rms of the stream after"], rows, { id: "stream" });
 }
 
-async function attributionOf(run) {
-  const one = run.drawOf(state.position);
-  if (!one?.attribution) return missing("The attribution of this step");
+/** Return the sections about the parts and the heads that promoted the token that follows a position, or the answer's first token. */
+async function attributionOf(run, p) {
+  const one = run.drawOf(p + 1);
+  if (!one?.attribution) return [missing("The attribution of this step"), null];
   const parts = await arrayOf(one.attribution.parts);
   const heads = one.attribution.heads && (await arrayOf(one.attribution.heads));
   const logit = one.logits ? (await arrayOf(one.logits))[one.token] : null;
@@ -93,16 +105,15 @@ async function attributionOf(run) {
     h("p", {}, "The largest part: ", h("strong", { id: "largest-part" }, `${name(best)}, ${signed(parts[best])}`), "."),
     picture(width, parts.length * row + 6, "contribution of each part to the logit",
       s("line", { x1: zero, x2: zero, y1: 0, y2: parts.length * row, class: "axis" }), bars));
-  if (!heads) return section;
+  if (!heads) return [section, null];
   const largest = Math.max(...heads.map(Math.abs)) || 1;
   const top = heads.indexOf(Math.max(...heads));
-  section.append(h("h3", {}, "Contributions of the heads"),
-    h("p", {}, "The contribution of each layer's attention, divided among its heads. The largest: ", h("strong", { id: "largest-head" }, `layer ${Math.floor(top / run.H)}, head ${top % run.H}, ${signed(heads[top])}`), "."), matrix({
+  return [section, h("section", {}, h("h3", {}, "Contributions of the heads"),
+    h("p", {}, "The contribution of each layer's attention, divided among its heads. The largest: ", h("strong", { id: "largest-head" }, `layer ${Math.floor(top / run.H)}, head ${top % run.H}, ${signed(heads[top])}`), named(run.headName(Math.floor(top / run.H), top % run.H)), "."), matrix({
     id: "attribution-heads", name: "contribution of each head to the logit", rows: run.L, columns: run.H, cell: Math.max(12, Math.min(30, Math.floor(600 / run.H))),
     scale: DIVERGING, low: -largest, high: largest, value: (layer, head) => heads[layer * run.H + head],
     labels: { row: (layer) => `layer ${layer}`, column: (head) => `head ${head}` },
-    say: (layer, head) => `layer ${layer}, head ${head}: ${digits(heads[layer * run.H + head])}`,
+    say: (layer, head) => `layer ${layer}, head ${head}${named(run.headName(layer, head))}: ${digits(heads[layer * run.H + head])}`,
     choose: (layer, head) => show({ view: "attention", layer, head }), chosen: [state.layer, state.head],
-  }), legend(DIVERGING, -largest, largest, "contribution to the logit"));
-  return section;
+  }), legend(DIVERGING, -largest, largest, "contribution to the logit"))];
 }

@@ -115,7 +115,7 @@ async function samplingView(root) {
   if (!one.logits || !one.changed) return root.append(missing("The logits of this step"));
   const steps = await logitsOf(one);
   const settings = { ...one.sampling };
-  const result = h("div", {});
+  const result = h("div", { class: "spread broad" });
   const slider = (name, low, high, step, label) => {
     const output = h("output", { for: `sampling-${name}` }, String(settings[name]));
     const input = h("input", {
@@ -169,10 +169,10 @@ function sampled(run, one, steps, settings) {
     h("td", {}, id === drawn ? "→" : ""), h("td", {}, String(id)), h("td", {}, token(run, id)), h("td", {}, digits(raw[id], 6)),
     shares.get(id).map((share) => h("td", {}, share === undefined ? h("s", {}, "removed") : percent(share)))));
   const kept = h("tr", { class: "sum" }, h("td", { colspan: 4 }, "tokens that are left"), stages.map(([, found]) => h("td", {}, amount(found.ids.length))));
-  return [
+  return [h("div", {},
     h("p", { id: "sampling-drawn" }, one.random === null ? "The run has no random number. The most probable token is " : `With these settings, the random number ${one.random} selects `, token(run, drawn), ", ",
       h("span", { id: "sampling-same" }, drawn === one.token ? "as in the run" : "not the run's token"), "."),
-    drawLine(run, last, one.random, drawn),
+    drawLine(run, last, one.random, drawn)),
     table("Candidates, the most probable first; removed candidates are struck out", ["", "id", "token", "logit", ...stages.map(([name]) => name)], [...rows, kept], { id: "candidates" }),
   ];
 }
