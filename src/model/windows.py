@@ -17,8 +17,6 @@ from .context import InferenceContext
 from .forecast import PREFILL_CHUNK
 from .llama import LlamaAttention, Weights
 
-_LANES = 16  # lanes in which softmax adds the exponentials of a row
-
 
 @dataclass(frozen=True)
 class WindowArgs(ModelArgs):
@@ -164,8 +162,7 @@ class WindowAttention(LlamaAttention):
 
         The keys and values are read from the beginning of the first block of 256
         positions that the window reaches, so that sums have the same blocks as without a
-        window. A sink is a separate score before the first position, in the lane that
-        the first of 16 positions has.
+        window.
         """
         T = xq.shape[0]
         window = self.window or start_pos + T
@@ -189,10 +186,7 @@ class WindowAttention(LlamaAttention):
             mask = window_mask(T, start_pos, window, first)
         if mask is not None:
             scores = ml.add(scores, mask)
-        if self.sinks is None:
-            weights = ml.softmax(scores, dim=-1)
-        else:
-            weights = _softmax_with_sinks(scores, self.sinks)
+        weights = ml.softmax(scores, dim=-1, sinks=self.sinks)
 
         mark(14)  # attention output
         # [H, T, S] x [H, S, h] -> [H, T, h]
@@ -211,16 +205,3 @@ def window_mask(T: int, start_pos: int, window: int, first: int = 0) -> ml.Tenso
     later = ml.triu(hidden, start_pos - first + 1)
     earlier = ml.tril(hidden, start_pos - first - window)
     return ml.add(later, earlier)
-
-
-def _softmax_with_sinks(scores: ml.Tensor, sinks: ml.Tensor) -> ml.Tensor:
-    """Return the softmax of scores [H, T, S] and of one sink per head, without the sink.
-
-    The sink is followed by 15 columns of -inf, so that each score keeps its lane among
-    the 16 lanes of the sum.
-    """
-    H, T, _ = scores.shape
-    sink = ml.expand(sinks.reshape(H, 1, 1), H, T, 1)
-    padding = ml.full((H, T, _LANES - 1), -math.inf, dtype=ml.float32)
-    weights = ml.softmax(ml.concatenate([sink, padding, scores], dim=-1), dim=-1)
-    return weights[:, :, _LANES:]

@@ -338,6 +338,15 @@ ml.linear_transformation(f(2, 5), f(4, 5), bias=f(3)) ->
     ShapeError: bias.shape must equal weight.shape[:1]: [3] != [4] (weight [4, 5])
 ml.matmul(f(7, 64), f(128, 60)) ->
     ShapeError: a.shape[-1] must equal b.shape[-2]: 64 != 128 (a [7, 64], b [128, 60])
+# sinks of softmax
+ml.softmax(of("bfloat16", 2, 3, 5), sinks=f(2)) ->
+    DTypeError: x.dtype must equal float32: bfloat16
+ml.softmax(f(2, 3, 5), sinks=of("bfloat16", 2)) ->
+    DTypeError: sinks.dtype must equal float32: bfloat16
+ml.softmax(f(2, 3, 5), sinks=f(3)) ->
+    ShapeError: sinks.shape must equal [x.shape[0]] for x [H, T, S] and dim 2: [3] (x [2, 3, 5], dim 2)
+ml.softmax(f(2, 3, 5), 0, sinks=f(2)) ->
+    ShapeError: sinks.shape must equal [x.shape[0]] for x [H, T, S] and dim 2: [2] (x [2, 3, 5], dim 0)
 # attention
 ml.repeat_heads(f(3, 4), 2) -> ShapeError: ndim must equal 3: 2 (shape [3, 4])
 ml.repeat_heads(f(3, 2, 4), 0) -> ShapeError: repeats must be >= 1: 0

@@ -331,6 +331,10 @@ def attention(
     calls, or on the number of threads. With a window, the positions before it are not
     read, and the sums keep the order of the positions in the sequence.
 
+    The maximum of a softmax with a sink includes the sink. The exponential of position s
+    is added to lane s mod 16 of their sum, in the order of positions. That of a sink is
+    the first addend of lane 0.
+
     Args:
         xq: Rotated queries [T, H, h] with the dtype of the cache. H must be a multiple of
             K, the number of heads in the cache.
@@ -378,8 +382,10 @@ def attention(
         raise TensorError(
             f"[attention] window must be a whole number >= 1: {ascii(window)[:80]}"
         )
+    sink_scores = ffi.NULL
     if sinks is not None:
         sinks = _checked_sinks(sinks, xq)
+        sink_scores = kernels.pointer(sinks._pointer)
     if cache.ring_blocks is not None:
         _check_ring("attention", cache, parts, window)
     result = allocate(xq._shape, xq._dtype)
@@ -405,7 +411,7 @@ def attention(
                 cache.keys._pointer,
                 cache.values._pointer,
                 blocks,
-                ffi.NULL if sinks is None else sinks._pointer,
+                sink_scores,
                 count,
                 first,
                 H,

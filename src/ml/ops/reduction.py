@@ -269,27 +269,43 @@ def allclose(
 
 
 @op
-def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tensor:
+def softmax(
+    x: Tensor,
+    dim: int = -1,
+    dtype: DType | str | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Convert scores to weights that sum to 1.
 
     out[i] = exp(x[i] - max(x)) * (1 / sum_j exp(x[j] - max(x))), along `dim`, in float32
+
+    A sink is a score without an element: the maximum and the sum include it, so the
+    weights sum to less than 1. The exponential of element i is added to lane i mod 16 of
+    the sum, in the order of the elements. That of the sink is the first addend of lane 0.
 
     Args:
         x: A real floating-point tensor. The weight of -inf is 0.
         dim: The dimension. Negative dimensions count from the end.
         dtype: The dtype of the result. The default is the dtype of `x`.
+        sinks: A float32 tensor [H] for scores `x` [H, T, S] in float32: the sink of each
+            row of x[i] is sinks[i]. `dim` must then be the last dimension.
 
     Returns:
         A tensor with the shape of `x`. Rows that contain NaN, or only -inf, become NaN.
 
     Raises:
-        DTypeError: If the tensor is not floating point.
+        DTypeError: If the tensor is not floating point, or if a tensor is not float32
+            with sinks.
         IndexOutOfRangeError: If the dimension does not exist.
+        ShapeError: If the sinks do not fit the scores and the dimension.
     """
     operand = kernel_operand("softmax", x)
     dtype = x._dtype if dtype is None else float_dtype("softmax", dtype)
     dim = resolve_dim("softmax", dim, x.ndim)
     last = x.ndim - 1
+    if sinks is not None:
+        _check_sinks(x, dim, sinks)
+        return _softmax_with_sinks(x, sinks).to(dtype)
     if dim != last:
         return softmax(x.transpose(dim, last), last, dtype).transpose(dim, last)
     result = allocate(x._shape, dtype if dtype in KERNEL_DTYPES else float32)
@@ -304,6 +320,38 @@ def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tenso
             kernels.threads,
         )
     return result if result._dtype is dtype else result.to(dtype)
+
+
+def _check_sinks(x: Tensor, dim: int, sinks: Tensor) -> None:
+    """Check that softmax over a dimension of x can have one sink for each x[i]."""
+    for label, tensor in (("x", x), ("sinks", sinks)):
+        if tensor._dtype is not float32:
+            raise DTypeError(
+                f"[softmax] {label}.dtype must equal float32: {tensor.dtype}"
+            )
+    if x.ndim != 3 or dim != 2 or sinks._shape != x._shape[:1]:
+        raise ShapeError(
+            "[softmax] sinks.shape must equal [x.shape[0]] for x [H, T, S] and dim 2: "
+            f"{list(sinks.shape)} (x {list(x.shape)}, dim {dim})"
+        )
+
+
+def _softmax_with_sinks(x: Tensor, sinks: Tensor) -> Tensor:
+    """Return the softmax of scores x [H, T, S] and sinks [H], without the sinks.
+
+    Each sink is in the first of 16 columns before the scores, so that each score keeps
+    its lane in the sum.
+    """
+    H, T, S = x._shape
+    lanes: int = lib.LANES
+    scores = allocate((H, T, lanes + S), float32)
+    columns = scores.numpy()
+    columns[:, :, 0] = sinks.numpy()[:, None]
+    columns[:, :, 1:lanes] = -math.inf
+    columns[:, :, lanes:] = x.numpy()
+    weights = allocate((H, T, S), float32)
+    weights.numpy()[...] = softmax(scores).numpy()[:, :, lanes:]
+    return weights
 
 
 @op

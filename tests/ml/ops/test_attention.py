@@ -96,3 +96,15 @@ def test_attention_has_the_bits_of_the_separate_ops(dtype, start, T):
         weights = ml.softmax(ml.add(ml.multiply(scores, 1 / np.sqrt(h)), mask), dim=-1)
         eager = ml.matmul(weights, values.transpose(0, 1), dtype).transpose(0, 1)
         check_same(ml.attention(q, cache, start), eager.numpy())
+
+
+def test_sinks_may_be_a_part_of_a_tensor_or_the_result_of_an_op():
+    cache = ml.KeyValueCache(3, 2, 8, ml.float32)
+    ml.write_cache(cache, 0, *(sample((3, 2, 8), ml.float32, seed) for seed in (1, 2)))
+    q = sample((3, 4, 8), ml.float32, 3)
+    sinks = ml.tensor([0.5, -1.0, 2.0, 0.0])
+    expected = ml.attention(q, cache, 0, sinks=sinks).numpy()
+    pairs = ml.stack([sinks, ml.ones(4)], dim=1)
+    for x in (pairs[:, 0], ml.multiply(ml.multiply(sinks, 2.0), 0.5)):
+        check_same(ml.attention(q, cache, 0, sinks=x), expected)
+    assert (expected != ml.attention(q, cache, 0).numpy()).all()

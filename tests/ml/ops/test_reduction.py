@@ -180,6 +180,21 @@ def test_softmax_turns_any_dimension_into_weights(op, reference, terms, dtype):
         assert result.dtype is target
 
 
+def test_a_sink_takes_part_in_the_softmax_of_its_matrix_and_has_no_weight():
+    random = np.random.default_rng(5)
+    x = random.standard_normal((3, 2, 21), dtype=np.float32)
+    sinks = np.array([2.0, -math.inf, 60.0], np.float32)
+    weights = ml.softmax(
+        ml.Tensor.from_numpy(x), sinks=ml.Tensor.from_numpy(sinks)
+    ).numpy()
+    columns = np.repeat(sinks[:, None, None], 2, axis=1)
+    expected = softmax64(np.concatenate([columns, x], axis=-1))[..., 1:]
+    np.testing.assert_allclose(weights, expected, rtol=50 * 2.0**-24, atol=1e-40)
+    plain = ml.softmax(ml.Tensor.from_numpy(x)).numpy()
+    np.testing.assert_array_equal(weights[1], plain[1])
+    assert weights[0].sum() < 0.95 * 2
+
+
 def test_softmax_subtracts_the_maximum_so_large_scores_do_not_overflow():
     x = ml.Tensor.from_numpy(
         np.array([[1e38, 1e38, -1e38], [88.0, 89.0, 90.0]], np.float32)
