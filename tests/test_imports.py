@@ -334,6 +334,7 @@ OF_MODULES = {
             "gemma2",
             "gemma3_text",
             "granite",
+            "granite_swa",
             "ministral3",
             "olmo2",
             "olmo3",

@@ -1,8 +1,8 @@
 """Write plain or quantized tensors to a GGUF file, with one tensor in memory at a time.
 
 The type of a key's value follows from its Python type: str as a string, bool as a bool,
-int as uint32, float as float32, and lists of str, int (as int32) or float (as float32) as
-arrays.
+int as uint32, float as float32, and lists of str, bool, int (as int32) or float (as
+float32) as arrays.
 
 Source: ggml-org/ggml, docs/gguf.md.
 """
@@ -25,7 +25,11 @@ TYPE_NUMBERS: Mapping[ml.DType | ml.BlockDType, int] = {
 _STRING = 8
 _ARRAY = 9
 _KINDS: Mapping[type, tuple[int, str]] = {bool: (7, "?"), int: (4, "I"), float: (6, "f")}
-_LISTED: Mapping[type, tuple[int, str]] = {int: (5, "i"), float: (6, "f")}
+_LISTED: Mapping[type, tuple[int, str]] = {
+    bool: (7, "?"),
+    int: (5, "i"),
+    float: (6, "f"),
+}
 
 NewValue = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 

@@ -8,8 +8,9 @@ The rows of wq and wk are ordered differently in Hugging Face's files: elements 
 rotated together are in the two halves of a head, whereas they are adjacent in Meta's
 files. In GGUF files, the order depends on the family.
 
-Sizes use the letters of the legend: `D` model dim, `Hh` query heads x head dim, `Kh`
-key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V` vocabulary.
+Sizes use the letters of the legend: `D` model dim, `H` query heads, `Hh` query heads x
+head dim, `Kh` key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V`
+vocabulary.
 
 Source: meta-llama/llama `llama/model.py` and meta-llama/llama-models
 `models/llama3/model.py` (`ColumnParallelLinear` splits the rows of a weight stored `[out,
@@ -84,6 +85,11 @@ LAYER_ROWS = (
     tensor_row("feed_forward.w3", "mlp.up_proj", "ffn_up", "rows", "F", "D"),
 )
 """The table rows for a Llama layer, with names relative to the layer."""
+
+SINKS = TensorRow(
+    "attention.sinks.weight", "self_attn.sinks", "attn_sinks.weight", "rows", ("H",)
+)
+"""The table row for the attention sinks of a layer, one score for each query head."""
 
 LAYER_MATRICES = tuple(
     row.name.removesuffix(".weight").rpartition(".")[2]

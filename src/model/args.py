@@ -348,7 +348,7 @@ class ModelArgs:
         """Return the known tensor sizes by their letters in `checkpoint/names.py`."""
         Hh = self.n_heads * self.head_dim
         Kh = self.n_kv_heads * self.head_dim
-        known = {letter: size for letter, size in self.sizes.items() if letter in "DhFV"}
+        known = {letter: size for letter, size in self.sizes.items() if letter in "DHhFV"}
         known |= {"Hh": Hh, "Kh": Kh}
         return {letter: size for letter, size in known.items() if size}
 

@@ -103,7 +103,11 @@ def bounds_of(
             default.
     """
     units = units or {}
-    head = {"Hh": args.group_size * args.head_dim, "Kh": args.head_dim}
+    head = {
+        "H": args.group_size,
+        "Hh": args.group_size * args.head_dim,
+        "Kh": args.head_dim,
+    }
     heads = math.lcm(*(math.lcm(n, units.get(key, 1)) // n for key, n in head.items()))
 
     def divide(count: int, unit: int) -> list[int]:

@@ -82,7 +82,8 @@ def test_every_tensor_is_found_by_metas_name(
         assert checkpoint.names_in_files[tensor.name] == name
         assert tensor.numpy().tobytes() == whole(array).tobytes()
         assert not tensor.is_writable
-    assert checkpoint.sizes == {"D": 24, "Hh": 24, "Kh": 12, "h": 6, "F": 56, "V": 40}
+    sizes = {"D": 24, "H": 4, "Hh": 24, "Kh": 12, "h": 6, "F": 56, "V": 40}
+    assert checkpoint.sizes == sizes
     assert set(checkpoint.dtypes) == set(checkpoint.tensors)
     assert len(checkpoint.files) == shards
     assert checkpoint.mapped_bytes == sum(

@@ -11,6 +11,7 @@ import pytest
 from src import ml
 from src.checkpoint import CheckpointError
 from src.checkpoint.gguf import read_gguf
+from src.checkpoint.params import MOST_LAYERS
 from src.model import load_model
 from src.model.saving_gguf import save_gguf
 from tests.model.families import CONFIGS, EVEN_SIZES, write_family
@@ -75,7 +76,8 @@ def with_keys(source: Path, path: Path, keys: dict[str, Any]) -> Path:
         name: Stored(entry.shape, F32, content[entry.start : entry.stop])
         for name, entry in file.tensors.items()
     }
-    path.write_bytes(gguf_bytes({**file.keys, **keys}, tensors))
+    known = file.decoded("", dict.fromkeys(file.keys, MOST_LAYERS))
+    path.write_bytes(gguf_bytes({**known, **keys}, tensors))
     return path
 
 
@@ -108,6 +110,7 @@ def test_ignored_keys_change_no_logits(tmp_path: Path, source: Path) -> None:
     windows = tuple(key for key in OF_OTHERS if "sliding_window" in key or "swa" in key)
     own = {
         "granite": OF_GRANITE,
+        "granite_swa": (*OF_GRANITE, *windows),
         "olmo2": ("attention.sliding_window",),
         "olmo3": tuple(key for key in windows if key != "rope.freq_base_swa"),
         "gemma2": (*SOFT_CAPS, *windows),

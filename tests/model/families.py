@@ -41,6 +41,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.2,
         "logits_scaling": 1.5,
     },
+    "granite_swa": {
+        "model_type": "granite_swa",
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.6,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.5,
+        "sliding_window": 8,
+        "layer_rope_theta": [10000, 0, 10000, 10000],
+        "tie_word_embeddings": True,
+    },
     "olmo2": {"model_type": "olmo2"},
     "olmo3": {
         "model_type": "olmo3",

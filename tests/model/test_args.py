@@ -62,7 +62,7 @@ def test_sizes_come_from_the_parameters_and_what_they_leave_open_is_0() -> None:
     for vocabulary in (-1, None):
         args = from_params(vocab_size=vocabulary)
         assert args.vocab_size == 0
-        assert args.tensor_sizes == {"D": 64, "Hh": 64, "Kh": 16, "h": 8}
+        assert args.tensor_sizes == {"D": 64, "H": 8, "Hh": 64, "Kh": 16, "h": 8}
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,10 @@ def test_fused_and_eager_attention_give_the_same_bits(
         ("granite", {"residual_multiplier": 0.61}),
         ("granite", {"attention_multiplier": 0.21}),
         ("granite", {"logits_scaling": 1.6}),
+        ("granite_swa", {"sliding_window": 9}),
+        ("granite_swa", {"layer_types": ["sliding_attention"] * 4}),
+        ("granite_swa", {"layer_rope_theta": [10000, 0, 10000, 0]}),
+        ("granite_swa", {"layer_rope_theta": [10000, 0, 500000, 10000]}),
         ("gemma2", {"query_pre_attn_scalar": 11}),
         ("gemma2", {"sliding_window": 8}),
         ("gemma2", {"attn_logit_softcapping": None}),
@@ -171,6 +175,17 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "residual_multiplier": 1.0,
         "logits_scaling": 1.0,
     },
+    "granite_swa": {
+        "n_kv_heads": 4,
+        "max_context_length": 8192,
+        "norm_eps": 1e-5,
+        "head_dim": 2,
+        "window": 128,
+        "window_layers": (1, 2, 3),
+        "layer_thetas": (10000.0,) * 4,
+        "attention_multiplier": 1.0,
+        "logits_scaling": 1.0,
+    },
     "olmo2": {
         "n_kv_heads": 32,
         "max_context_length": 2048,
@@ -220,11 +235,12 @@ def test_a_missing_key_has_the_default_of_transformers(
     assert {key: getattr(args, key) for key in DEFAULTS[family]} == DEFAULTS[family]
     source = find_source(tmp_path)
     assert isinstance(source, HuggingFaceSource)
-    assert source.tied is (family in ("smollm3", "gemma2", "gemma3_text"))
+    is_tied = family in ("smollm3", "granite_swa", "gemma2", "gemma3_text")
+    assert source.tied is is_tied
     null = args_of(tmp_path, family, **absent | sizes | {"num_key_value_heads": None})
     assert null.n_kv_heads == 32
     rope = YARN if family == "ministral3" else {"rope_type": "default"}
-    others = dict.fromkeys(("rope_scaling", "rope_theta"), "absent")
+    others = dict.fromkeys(("rope_scaling", "rope_theta", "layer_rope_theta"), "absent")
     theta = others | {"rope_parameters": rope | {"rope_theta": 7.0}}
     assert args_of(tmp_path, family, **theta).rope_theta == 7.0
 
@@ -270,6 +286,16 @@ BAD: dict[str, tuple[str, dict[str, object], str]] = {
         "qwen2",
         {"layer_types": ["full_attention"] * 3},
         "layer_types: expected one for each of 4 layers, got 3",
+    ),
+    "too few bases": (
+        "granite_swa",
+        {"layer_rope_theta": [10000.0] * 3},
+        "layer_rope_theta: expected one for each of 4 layers, got 3",
+    ),
+    "a base below 1": (
+        "granite_swa",
+        {"layer_rope_theta": [0, 0.5, 0, 0]},
+        "layer_rope_theta: expected a list of 0 or a number in 1..1e+12",
     ),
     "too few layers with RoPE": (
         "smollm3",
@@ -372,6 +398,7 @@ SHAPES = {
     "a norm over all heads": ("qwen3", "self_attn.q_norm.weight", (120,), "[10]"),
     "a norm over one head": ("olmo2", "self_attn.k_norm.weight", (10,), "[30]"),
     "a short bias": ("qwen2", "self_attn.k_proj.bias", (29,), "[30]"),
+    "a sink for each element": ("granite_swa", "self_attn.sinks", (120,), "[12]"),
     "a short norm": ("olmo2", "post_feedforward_layernorm.weight", (19,), "[20]"),
 }
 

@@ -323,6 +323,41 @@ CONFIGS: dict[str, dict[str, Any]] = {
         attention_bias=True,
         mlp_bias=True,
     ),
+    "Granite with windows and sinks, tied": sizes(
+        80,
+        5,
+        1,
+        260,
+        281,
+        5,
+        model_type="granite_swa",
+        tie_word_embeddings=True,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.6,
+        attention_multiplier=0.125,
+        logits_scaling=1.5,
+        sliding_window=40,
+        theta=500000.0,
+    ),
+    "Granite with windows, with a theta for each layer": sizes(
+        64,
+        8,
+        2,
+        210,
+        283,
+        4,
+        model_type="granite_swa",
+        tie_word_embeddings=False,
+        residual_multiplier=0.5,
+        attention_multiplier=0.3,
+        logits_scaling=4,
+        attention_bias=True,
+        mlp_bias=True,
+        sliding_window=23,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        layer_rope_theta=[10000.0, 0, 500000.0, 10000.0],
+        rope_parameters=yarn(4.0, 64),
+    ),
     "OLMo 2 1B": sizes(
         64,
         4,
@@ -421,6 +456,8 @@ def randomise(model: Any, tied: bool) -> None:
             values = (0 if is_offset else 1) + 0.4 * values
         elif name.endswith(".bias"):
             values = 0.5 * values
+        elif name.endswith(".sinks"):
+            values = 2.0 * values
         elif "embed_tokens" in name:
             values = values * (0.35 if tied else 1.5)
         else:

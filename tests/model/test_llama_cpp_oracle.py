@@ -15,6 +15,7 @@ import pytest
 from src import ml
 from src.checkpoint.gguf import DTYPES, GgufFile, nbytes_of, read_gguf
 from src.checkpoint.gguf_writer import GgufWriter
+from src.checkpoint.params import MOST_LAYERS
 from src.model import InferenceContext, LlamaTransformer, load_model
 from src.model.saving_gguf import save_gguf
 from tests.bench.shapes import quantize_gguf
@@ -116,7 +117,8 @@ def requantized(source: GgufFile, path: Path, file_type: str) -> Path:
             dtype, entry.shape, ml.Tensor.from_numpy(blocks)
         )
     tensors = {name: (weight.dtype, weight.shape) for name, weight in weights.items()}
-    with GgufWriter(path, source.keys, tensors) as writer:
+    keys: Any = source.decoded("", dict.fromkeys(source.keys, MOST_LAYERS))
+    with GgufWriter(path, keys, tensors) as writer:
         for name, weight in weights.items():
             writer.write(name, weight)
     return path

@@ -4,12 +4,12 @@ Source: transformers, models/granite/modeling_granite.py.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ... import ml
 from ...checkpoint.gguf_config import GgufConfig, GgufSchema
 from ...checkpoint.hugging_face_config import BIASES, ConfigSchema, HuggingFaceConfig
-from ...checkpoint.params import number_in, one_of
+from ...checkpoint.params import Rule, number_in, one_of
 from ..args import ModelArgs
 from ..llama import (
     LlamaAttention,
@@ -27,6 +27,14 @@ _GGUF_NAMES = {
     "embedding_multiplier": "embedding_scale",
     "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale",
+}
+GRANITE_RULES: dict[str, Rule] = {
+    **BIASES,
+    **dict.fromkeys(_GGUF_NAMES, number_in(1e-6, 1e6)),
+}
+GRANITE_GGUF_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_GGUF_NAMES.values(), number_in(0, 1e6)),
+    "expert_shared_feed_forward_length": one_of(0),
 }
 
 
@@ -77,7 +85,7 @@ class GraniteFeedForward(LlamaFeedForward):
 class GraniteBlock(LlamaTransformerBlock):
     """Llama's layer with scaled attention and feed-forward results."""
 
-    attention_class = GraniteAttention
+    attention_class: ClassVar[type[GraniteAttention]] = GraniteAttention
     feed_forward_class = GraniteFeedForward
 
 
@@ -85,7 +93,7 @@ class GraniteTransformer(LlamaTransformer):
     """Llama's network with Granite's layers, scaled embeddings and divided logits."""
 
     args: GraniteArgs
-    block_class = GraniteBlock
+    block_class: ClassVar[type[GraniteBlock]] = GraniteBlock
 
     def embed(self, ids: ml.Tensor) -> ml.Tensor:
         """Look up and scale the embeddings of token ids [T]: float32 [T, D]."""
@@ -102,31 +110,34 @@ def _scale(x: ml.Tensor, factor: float) -> ml.Tensor:
     return x if factor == 1 else ml.multiply(x, factor)
 
 
-class _Granite(Family):
+class GraniteFamily(Family):
+    """The files and the network of Granite 3."""
+
     config = ConfigSchema(
         "GraniteForCausalLM",
         defaults={"attention_multiplier": 1.0},
-        rules=BIASES | dict.fromkeys(_GGUF_NAMES, number_in(1e-6, 1e6)),
+        rules=GRANITE_RULES,
     )
     gguf = GgufSchema(
         "granite",
         "interleaved",
         rules={
-            **dict.fromkeys(_GGUF_NAMES.values(), number_in(0, 1e6)),
-            "expert_shared_feed_forward_length": one_of(0),
+            **GRANITE_GGUF_RULES,
             "rope.scaling.finetuned": one_of(True),  # false disables RoPE in llama.cpp
         },
         biases=LLAMA.gguf.biases,
         has_rope_factors=True,
     )
-    args_class = GraniteArgs
-    transformer = GraniteTransformer
+    args_class: ClassVar[type[ModelArgs]] = GraniteArgs
+    transformer: ClassVar[type[LlamaTransformer]] = GraniteTransformer
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
+        """Return the fields of the factors from the keys in `config.json`."""
         values: Any = config.values
         return {name: float(values[name]) for name in _GGUF_NAMES if values.get(name)}
 
     def fields_of_gguf(self, config: GgufConfig) -> dict[str, Any]:
+        """Return the fields of the factors from the keys in a GGUF file."""
         values: Any = config.given  # 0 means that there is no factor
         return {
             name: float(values[key])
@@ -134,14 +145,16 @@ class _Granite(Family):
             if values.get(key)
         }
 
-    def config_keys(self, args: GraniteArgs) -> dict[str, object]:
+    def config_keys(self, args: Any) -> dict[str, object]:
+        """Return the `config.json` keys that differ from Llama's."""
         return super().config_keys(args) | {
             name: getattr(args, name) for name in _GGUF_NAMES
         }
 
-    def gguf_keys(self, args: GraniteArgs) -> dict[str, Any]:
+    def gguf_keys(self, args: Any) -> dict[str, Any]:
+        """Return the metadata keys of the factors."""
         values = vars(args) | {"attention_multiplier": 1 / args.score_divisor}
         return {key: float(values[name]) for name, key in _GGUF_NAMES.items()}
 
 
-FAMILY = _Granite()
+FAMILY = GraniteFamily()
