@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from src import ml
 from src.model import InferenceContext
-from src.model.args import RopeScaling
+from src.model.args import LinearRopeScaling, RopeScaling, YarnRopeScaling
 from src.model.rope import pair_frequencies
 
 from .runs import bundled_model
@@ -72,6 +72,9 @@ _DARK = "\n".join(
 _HEAD = 128  # of the 8B
 # Written by `python -m tests.bench.bench_kernels --shares`.
 _KERNEL_ROWS = Path(__file__).with_name("kernel_rows.json")
+# The factors of Phi-3.5 mini (its `config.json`), which has heads of 96 elements, 4 096
+# original positions, a factor of 32 and the base of Llama 2.
+_LONGROPE = Path(__file__).with_name("longrope_factors.json")
 _ORIGINAL = 8192  # positions of the context that the scaling starts from
 # of Llama 3 and of Llama 2
 _BASE_3 = 500000.0
@@ -220,12 +223,92 @@ def _kernel_rows(axes: Axes) -> None:
     _label(axes, title, "rows of x, logarithmic", "of the lower limit", columns=2)
 
 
+def _windows(*columns: Axes) -> None:
+    seen, work = columns
+    tokens = np.arange(32)
+    window = 8
+    for label, reach, colour in (
+        ("through any number", 32, _SOFT),
+        ("through two layers", 2 * (window - 1) + 1, ORANGE),
+        ("through one layer", window, BLUE),
+    ):
+        first = np.maximum(0, tokens - reach + 1)
+        widths = tokens - first + 1
+        seen.barh(tokens, widths, 1.05, first - 0.5, color=colour, label=label)
+    seen.invert_yaxis()
+    seen.grid(visible=False)
+    title = "Positions that reach a token, window 8"
+    _label(seen, title, "position", "token")
+
+    contexts = np.geomspace(100, 131072, 80)
+    layers = 26
+    for label, full, colour in (
+        ("no windows", layers, GREY),
+        ("3 of 4 layers with 4 096", layers / 4, ORANGE),
+        ("5 of 6 layers with 512", layers / 6, BLUE),
+    ):
+        size = 4096 if colour == ORANGE else 512
+        positions = full * contexts + (layers - full) * np.minimum(contexts, size)
+        work.loglog(contexts, positions / layers, color=colour, label=label)
+    for axis in (work.xaxis, work.yaxis):
+        _powers_of_ten(axis, 5)
+    work.set(xlim=(80, 160000), ylim=(80, 160000))
+    title = "Positions that a token reads in a layer"
+    _label(work, title, "context, logarithmic", "mean over the layers")
+
+
+def _sinks(axes: Axes) -> None:
+    sinks = np.linspace(-4, 12, 65).astype(np.float32)
+    heads = ml.Tensor.from_numpy(sinks)
+    for label, count, best, colour in (
+        ("16 positions with a score of 0", 16, 0.0, BLUE),
+        ("512 positions with a score of 0", 512, 0.0, ORANGE),
+        ("512 positions, one of them with a score of 10", 512, 10.0, GREEN),
+    ):
+        scores = np.zeros((len(sinks), 1, count), np.float32)
+        scores[:, :, 0] = best
+        weights = ml.softmax(ml.Tensor.from_numpy(scores), sinks=heads)
+        shares = 1 - weights.numpy().astype(np.float64).sum(axis=(1, 2))
+        axes.plot(sinks, 100 * shares, color=colour, label=label)
+    title = "The weight that a sink takes from the positions"
+    _label(axes, title, "score of the sink", "% of the weight", ylim=(0, 101))
+
+
+def _scalings(*columns: Axes) -> None:
+    few, many = columns
+    plain = _steps()
+    for label, scaling, colour in (
+        ("linear", LinearRopeScaling(4.0), GREY),
+        ("Llama 3", RopeScaling(4.0, original_context_length=_ORIGINAL), ORANGE),
+        ("YaRN", YarnRopeScaling(4.0, _ORIGINAL), BLUE),
+    ):
+        scaled = pair_frequencies(_HEAD, _BASE_3, scaling).numpy().astype(np.float64)
+        few.plot(plain / scaled, color=colour, label=label)
+    title = "Divisors for a factor of 4"
+    ticks = [*range(0, 64, 16), 63]
+    _label(few, title, "pair of a head of 128", "divisor", xticks=ticks, ylim=(0, 6))
+
+    factors = json.loads(_LONGROPE.read_text(encoding="utf-8"))
+    pairs = len(factors["long"])
+    plain = pair_frequencies(2 * pairs, _BASE_2).numpy().astype(np.float64)
+    yarn = pair_frequencies(2 * pairs, _BASE_2, YarnRopeScaling(32.0, 4096)).numpy()
+    many.plot(plain / yarn, color=BLUE, label="YaRN")
+    many.plot(factors["long"], color=PURPLE, label="LongRoPE, long")
+    many.plot(factors["short"], color=GREEN, label="LongRoPE, up to C")
+    title = "Divisors for a factor of 32"
+    ticks = [*range(0, pairs, 12), pairs - 1]
+    _label(many, title, "pair of a head of 96", "divisor", xticks=ticks)
+
+
 def current_plots() -> dict[str, str]:
     """Return the current text of each plot, by file name."""
     return {
         "kernel-rows.svg": _svg(3.8, _kernel_rows),
         "quantization-levels.svg": _svg(5.2, _levels, rows=2),
+        "attention-sinks.svg": _svg(3.0, _sinks),
+        "attention-windows.svg": _svg(3.4, _windows, columns=2),
         "rope-distances.svg": _svg(3.4, _distances),
+        "rope-scalings.svg": _svg(3.4, _scalings, columns=2),
         "rope-turns.svg": _svg(3.0, _turns, columns=2),
         "rope-wavelengths.svg": _svg(4.2, _wavelengths),
         "rope-waves.svg": _svg(3.0, _waves),
