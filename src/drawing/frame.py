@@ -62,6 +62,8 @@ _NOTES = {
     "triu": (
         "Keeps minus infinity right of the diagonal (later tokens); the rest becomes 0."
     ),
+    "tril": "Keeps minus infinity left of the window (earlier tokens).",
+    "soft_cap": "cap * tanh(x / cap): no score is larger than the cap.",
     "rms_norm": "x / sqrt(mean(x * x) + eps) * weight, for each row.",
     "linear_transformation": _LINEAR,
     "linear_transformations": _LINEAR,

@@ -43,8 +43,16 @@ def _weights(sheet: Sheet, y: float) -> float:
     last = weights[:, -1].copy()  # [H, S]
     last[:, 0] = last[:, -1] = 0.0
     head = int(last.max(axis=1).argmax())
+    limits = sheet.run.limits
+    window: int | None = limits.get("window")
+    sink = 1 - weights[head].sum(axis=1) if limits.get("sinks") else None  # [T]
     title = f"The weights of head {head} in layer 0: stronger blue is larger, grey is 0"
-    y = _draw_weights(sheet, y, weights[head], title)
+    y = _draw_weights(sheet, y, weights[head], title, window, sink)
+    if sink is not None:
+        text = "The first column is the sink, which takes the rest of 1."
+        y = draw_note(sheet, text, y)
+    if window is not None:
+        y = draw_note(sheet, f"The window has {window} positions.", y)
     target = int(last[head].argmax())
     ids = sheet.run.new_ids()
     texts = [
@@ -55,33 +63,64 @@ def _weights(sheet: Sheet, y: float) -> float:
     )
 
 
-def _draw_weights(sheet: Sheet, y: float, weights: Array | None, title: str) -> float:
-    """Draw a matrix [T, S] from the first pass, or only its last rows and columns."""
+def _draw_weights(
+    sheet: Sheet,
+    y: float,
+    weights: Array | None,
+    title: str,
+    window: int | None = None,
+    sink: Array | None = None,
+) -> float:
+    """Draw a matrix [T, S] from the first pass, or only its last rows and columns.
+
+    Args:
+        sheet: The sheet.
+        y: The upper edge.
+        weights: The weights [T, S], or None for 1 at all visible positions.
+        title: A text above the matrix.
+        window: The number of positions that a token sees, or None for all.
+        sink: The weights [T] of a sink, which are an additional column, or None.
+    """
     ids = sheet.run.new_ids()
     first = max(0, len(ids) - _MOST_POSITIONS)
     if first:
         title += f"; the last {_MOST_POSITIONS} of {len(ids)} positions"
     y = draw_note(sheet, f"{title}.", y) + 4
-    left = MARGIN + _LABEL
+    left = MARGIN + _LABEL + (_CELL + 6 if sink is not None else 0)
     count = len(ids) - first
     for row, token in enumerate(ids[first:]):
-        at = (left - 8, y + 13)
+        at = (MARGIN + _LABEL - 8, y + 13)
         sheet.text(
             at, sheet.run.token_text(token), size=SMALL, anchor="end", room=_LABEL - 16
         )
-        sheet.rect(Box(left, y, (row + 1) * _CELL, _CELL), "tensor", radius=0)
-        if row + 1 < count:
-            rest = Box(left + (row + 1) * _CELL, y, (count - row - 1) * _CELL, _CELL)
-            sheet.rect(rest, "dim", radius=0)
-        for column in range(row + 1 if weights is not None else 0):
-            weight = float(weights[first + row, first + column])  # type: ignore[index]
-            if weight >= _FAINTEST:
-                cell = Box(left + column * _CELL, y, _CELL, _CELL)
-                sheet.rect(cell, "heat", radius=0, opacity=weight)
+        seen = 0 if window is None else max(0, row + 1 - window)
+        sheet.rect(_cells(left, y, seen, row + 1), "tensor", radius=0)
+        for start, stop in ((0, seen), (row + 1, count)):
+            if start < stop:
+                sheet.rect(_cells(left, y, start, stop), "dim", radius=0)
+        if weights is not None:
+            visible = weights[first + row, first + seen : first + row + 1]
+            _draw_heat(sheet, left + seen * _CELL, y, visible)
+        if sink is not None:
+            sheet.rect(_cells(MARGIN + _LABEL, y, 0, 1), "tensor", radius=0)
+            _draw_heat(sheet, MARGIN + _LABEL, y, sink[first + row : first + row + 1])
         y += _CELL
     return draw_note(
         sheet, "Columns are the same tokens in the same order, from left to right.", y + 4
     )
+
+
+def _cells(left: float, y: float, start: int, stop: int) -> Box:
+    """Return the box of adjacent cells of a row."""
+    return Box(left + start * _CELL, y, (stop - start) * _CELL, _CELL)
+
+
+def _draw_heat(sheet: Sheet, left: float, y: float, weights: Array) -> None:
+    """Draw the weights of adjacent cells of a row."""
+    for column, weight in enumerate(weights.tolist()):
+        if weight >= _FAINTEST:
+            cell = _cells(left, y, column, column + 1)
+            sheet.rect(cell, "heat", radius=0, opacity=min(1.0, weight))
 
 
 def is_product(event: Event) -> bool:

@@ -74,6 +74,12 @@ class TracedRun:
         """Return all events that mark the beginning of a stage."""
         return [e for e in self.events if e.stage == stage and e.op == MARK]
 
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """The limits of attention in the first layer; empty in layers without limits."""
+        marks = self.marks(13)
+        return marks[0].details if marks else {}
+
     def passes(self) -> list[tuple[Event, int | None]]:
         """Return the mark of each pass with its sampled token, or None if it has none."""
         passes: list[tuple[Event, int | None]] = []

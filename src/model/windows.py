@@ -143,6 +143,15 @@ class WindowAttention(LlamaAttention):
             xq, cache, positions, self.divisor, self.window, self.sinks, self.soft_cap
         )
 
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Return the limits of attention in this layer, for the trace."""
+        return {
+            "window": self.window,
+            "sinks": self.sinks is not None,
+            "soft_cap": self.soft_cap is not None,
+        }
+
     def rotate_both(
         self, xq: ml.Tensor, xk: ml.Tensor, rotations: ml.Tensor
     ) -> tuple[ml.Tensor, ml.Tensor]:
@@ -176,7 +185,7 @@ class WindowAttention(LlamaAttention):
         keys = keys.transpose(0, 1).transpose(1, 2)  # [S, H, h] -> [H, h, S]
         values = values.transpose(0, 1)  # [S, H, h] -> [H, S, h]
 
-        mark(13)  # scores, mask, softmax, in float32
+        mark(13, details=self.limits)  # scores, mask, softmax, in float32
         # [H, T, h] x [H, h, S] -> [H, T, S]
         scores = ml.matmul(xq, keys, dtype=ml.float32)
         scores = ml.multiply(scores, 1 / self.divisor)

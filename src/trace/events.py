@@ -88,8 +88,9 @@ def _stages(registry: str) -> dict[int, Stage]:
 # its ops, each with the name and letters of its result. Some ops are specific to a family
 # or file format: OLMo 2 uses `rms_norm` in stages 15 and 18 and `to` in stages 6 and 16,
 # Granite uses `multiply`, and BF16 in GGUF files uses `to` in stage 17. Layers with a
-# window make a mask in stage 13. A model with two rotary tables has both in each row of
-# the rotations.
+# window make a mask in stage 13, and have W positions instead of S in the results of
+# stages 11 to 13 beyond the window. A model with two rotary tables has both in each row
+# of the rotations.
 STAGES: Mapping[int, Stage] = _stages("""
 1 tokenization | tokenizer.tokenizer Tokenizer.encode
 2 tokens tensor | model.context token_tensor
@@ -195,6 +196,7 @@ LEGEND: Mapping[str, str] = {
     "V": "vocabulary",
     "L": "layers",
     "C": "positions of the KV cache",
+    "W": "positions that a layer with a window reads",
 }
 
 # Stages that contain other stages.
@@ -211,6 +213,11 @@ def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:
             return None
         size *= value // int(divisor or 1)
     return size
+
+
+def in_window(letters: Letters) -> Letters:
+    """Return the letters of a result in a layer that does not read all S positions."""
+    return tuple("W" if letter == "S" else letter for letter in letters)
 
 
 def fits(letters: Letters, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:

@@ -247,6 +247,8 @@ class _DebugLog(_View):
             title += f": {self._new} of C = {self._sizes['C']}"
         elif "stages" in details:
             title += f": stages {details['stages']}"
+        elif "window" in details:
+            title += f": {_limits_text(details)}"
         links: list[str] = []
         if stage.number not in self._linked:
             self._linked.add(stage.number)
@@ -339,7 +341,7 @@ def _mark_lines(event: Event) -> list[str]:
     """Return the lines below the heading of a stage that does not consist of ops."""
     stage = event.stage
     details = event.details
-    if stage in (3, 5, 7):
+    if stage in (3, 5, 7, 13):
         return []  # the heading contains everything
     if stage not in (1, 20, 21):
         return _op_lines(event) if event.outputs or event.inputs or details else []
@@ -436,6 +438,16 @@ def _read_text(x: TensorInfo, dtypes: Iterable[str]) -> str:
 
 def _name(x: TensorInfo) -> str:
     return x.name if x.name.isprintable() else repr(x.name)
+
+
+def _limits_text(details: Mapping[str, Any]) -> str:
+    """Return the limits of attention in a layer, such as `window of 8, sinks`."""
+    window = details["window"]
+    parts = ["all positions" if window is None else f"window of {window}"]
+    if "W" in details:
+        parts.append(f"W = {details['W']}")
+    parts += ["sinks"] * details["sinks"] + ["soft cap"] * details["soft_cap"]
+    return ", ".join(parts)
 
 
 def _token_text(details: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .code import calling_line
-from .events import HOLDS, STAGES, Letters, fits
+from .events import HOLDS, STAGES, Letters, fits, in_window
 from .records import LAYER, MARK, Details, Event, RowChoice, TensorInfo, json_value
 
 _BLOCK_STAGES = range(5, 19)
@@ -158,6 +158,10 @@ class Tracer:
         details = dict(details)
         if "C" in details:
             self._sizes["C"] = details.pop("C")
+        if op == "read_cache":
+            self._sizes.pop("W", None)
+            if result.shape[0] != self._sizes.get("S"):
+                self._sizes["W"] = result.shape[0]
         if op == "write_cache":  # xk is written to the first buffer, xv to the second
             inputs = inputs[1:] if seconds is None else inputs[:1]
             S = details["start_pos"] + result.shape[0]
@@ -197,7 +201,7 @@ class Tracer:
             return info
         start = self._position or 0
         end = start + self._sizes.get("T", 1)
-        index = row_index(info.letters, self.row, start, end, self._sizes.get("G", 1))
+        index = row_index(info.letters, self.row, start, end, self._sizes)
         if index is None:
             return info
         places = [slice(None) if place is None else place for place in index]
@@ -223,6 +227,8 @@ class Tracer:
         """Return the details that a stage itself omits, because they cost time."""
         if stage == 3:
             return {letter: self._sizes[letter] for letter in ("T", "S")}
+        if stage == 13 and "W" in self._sizes:
+            return {"W": self._sizes["W"]}
         if stage in HOLDS:
             return {"stages": HOLDS[stage]}
         if stage == 1:
@@ -284,11 +290,13 @@ class Tracer:
         shape = (self._sizes["C"], *x.shape[1:]) if is_cache else tuple(x.shape)
         letters: Letters = ()
         for index, step in enumerate(STAGES[self._stage].steps):
-            is_next = index >= self._next_step and step.op == op
-            if is_next and fits(step.letters, shape, self._sizes):
+            if index < self._next_step or step.op != op:
+                continue
+            possible = (step.letters, in_window(step.letters))
+            letters = next((c for c in possible if fits(c, shape, self._sizes)), ())
+            if letters:
                 self._next_step = index + 1
                 name = step.name
-                letters = step.letters
                 self._letters[name] = letters
                 break
         if not is_cache:
@@ -383,7 +391,7 @@ def statistics(x: TensorLike) -> dict[str, Any] | None:
 
 
 def row_index(
-    letters: Letters, choice: RowChoice, start: int, end: int, group_size: int
+    letters: Letters, choice: RowChoice, start: int, end: int, sizes: Mapping[str, int]
 ) -> tuple[int | None, ...] | None:
     """Return the index of a row in a result of the pass over positions start to end.
 
@@ -392,7 +400,7 @@ def row_index(
         choice: The position and the query head of the row.
         start: The position of the first new token.
         end: The position after the last new token.
-        group_size: The number of query heads that share a key/value head.
+        sizes: The sizes by letter, of which G and W are used.
 
     Returns:
         An integer for each dimension, and None for the dimension along the row. None if
@@ -403,14 +411,21 @@ def row_index(
     rows = {
         "T": position - start,  # one row per new token
         "S": position,  # one row per position, cached or new
+        "W": position - end + sizes.get("W", 0),  # one row per position that is read
         "C": position,  # a pass writes only the new positions
         "1": position - last,  # the row of the last token
         "H": choice.head,
-        "K": choice.head // group_size,
+        "K": choice.head // sizes.get("G", 1),
     }
-    inside = {"T": (0, end - start), "S": (0, end), "C": (start, end), "1": (0, 1)}
+    inside = {
+        "T": (0, end - start),
+        "S": (0, end),
+        "W": (0, sizes.get("W", 0)),
+        "C": (start, end),
+        "1": (0, 1),
+    }
     along = letters[-1]
-    if letters[-2:] == ("h", "S"):  # transposed keys
+    if letters[-2:] in (("h", "S"), ("h", "W")):  # transposed keys
         along = "h"
     index = tuple(None if letter == along else rows.get(letter, 0) for letter in letters)
     for letter, place in zip(letters, index, strict=True):

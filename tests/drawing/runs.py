@@ -28,14 +28,14 @@ def byte_run(directory: Path, prompt: str, tokens: int) -> TracedRun:
     )
 
 
-def family_run(directory: Path, family: str) -> TracedRun:
+def family_run(directory: Path, family: str, text: str = "Hi") -> TracedRun:
     """Returns a run of a random model of another family than Llama."""
     write_json(directory, byte_level_file())
     made = write_family(directory, family, vocab_size=300)
 
     def start(engine: InferenceEngine) -> Iterator[Step]:
-        ids = [72, 105]
-        trace.mark(1, details={"text": "Hi", "ids": ids})
+        ids = list(text.encode())
+        trace.mark(1, details={"text": text, "ids": ids})
         return engine.generate(ids, 2, SEEDED)
 
     return _recorded(made, start)

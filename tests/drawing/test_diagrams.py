@@ -161,6 +161,25 @@ def test_the_pictures_name_the_weight_and_the_gates_of_the_last_token():
     assert (numbers[0], numbers[-1]) == (round(gates.min(), 2), round(gates.max(), 2))
 
 
+@pytest.mark.parametrize(
+    ("family", "sentence", "grey_parts"),
+    [
+        # The window of 7 positions hides earlier tokens from 12 of 19 tokens.
+        ("gemma3_text", "The window has 7 positions.", 18 + 12),
+        ("granite_swa", "The first column is the sink,", 18),
+    ],
+)
+def test_the_picture_of_the_weights_shows_the_window_and_the_sink_of_the_first_layer(
+    tmp_path, family, sentence, grey_parts
+):
+    run = family_run(tmp_path, family, "The quick brown fox")
+    svg = draw_all(run)["stage-13.svg"]
+    assert sentence in " ".join(texts(svg))
+    assert faults(svg) == []
+    strip = len(STAGES) - 1  # the other stages are grey too
+    assert svg.count('class="dim"') == strip + grey_parts
+
+
 def test_g_is_explained_where_heads_are_repeated_and_no_letter_is_cut_from_its_meaning():
     assert any(
         "G query heads per key/value head 3 (4)" in t for t in legends("stage-12.svg")

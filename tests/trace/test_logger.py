@@ -11,10 +11,11 @@ import pytest
 
 from src import ml, trace
 from src.inference import InferenceEngine, SamplingArgs
-from src.model import InferenceContext, Model
+from src.model import InferenceContext, Model, load_model
 from src.trace.events import STAGES
 from src.trace.logger import TraceLog, tensor_text
 from src.trace.records import Event, RowChoice, TensorInfo, json_value
+from tests.model.families import write_family
 from tests.trace.recording import (
     DIFFERENT,
     different_transformer,
@@ -93,6 +94,21 @@ def test_the_first_heading_of_a_stage_names_its_diagram_code_and_chapter():
     )
     again = lines.index("# 8 xq, xk, xv, layer 1")
     assert lines[again + 1].split()[:2] == ["8", "linear_transformations"]
+
+
+def test_the_heading_of_the_softmax_shows_the_limits_of_attention(tmp_path):
+    model = load_model(write_family(tmp_path, "granite_swa"))
+    file = io.StringIO()
+    log = TraceLog(model.args.sizes, debug_log=file, layers=(range(4),))
+    context = InferenceContext(model.args, 300)
+    model.transformer.forward(context, [3] * 270)
+    with recorded(model.args, write=log.write, wants=log.wants):
+        model.transformer.forward(context, [5], 270)
+    lines = file.getvalue().splitlines()
+    headings = [line for line in lines if line.startswith("# 13 ")]
+    first, *others = (line.rpartition("layer ")[2] for line in headings)
+    assert first == "0: all positions, sinks"
+    assert others == [f"{n}: window of 8, W = 15, sinks" for n in (1, 2, 3)]
 
 
 def test_an_input_of_another_dtype_says_so_and_further_results_of_a_call_have_no_time():

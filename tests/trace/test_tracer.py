@@ -9,8 +9,8 @@ import pytest
 
 from src import ml, trace
 from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
-from src.model import InferenceContext, LlamaTransformer, load_model
-from src.trace.events import STAGES
+from src.model import InferenceContext, LlamaTransformer, Model, load_model
+from src.trace.events import STAGES, fits
 from src.trace.records import Event, RowChoice
 from src.trace.tracer import statistics, symbols
 from tests.model.families import CONFIGS, write_family
@@ -284,6 +284,47 @@ def test_the_row_of_a_position_has_its_elements_wherever_the_position_is(positio
                 assert len(shown) == min(6, pairs.size)
     last = {19} if position in (21, None) else set()
     assert {stage for stage, _, _ in found} == {*range(4, 19)} - {5, 7} | last
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A model with a window of 8 positions in the layers 1 to 3, and sinks."""
+    return load_model(write_family(tmp_path_factory.mktemp("model"), "granite_swa"))
+
+
+def test_a_layer_with_a_window_has_w_positions_beyond_it(windowed: Model) -> None:
+    ids = [number % 131 for number in range(270)]
+    context = InferenceContext(windowed.args, 300)
+    windowed.transformer.forward(context, ids)
+    wants = {"row": RowChoice(268, 7), "values": lambda *_where: True}
+    with recorded(windowed.args, **wants) as events:
+        windowed.transformer.forward(context, ids[:2], 270)
+    sizes = windowed.args.sizes | {"T": 2, "S": 272, "C": 304, "W": 272 - 256}
+    for layer, letter in ((0, "S"), (1, "W")):
+        of_layer = [e for e in events if e.layer == layer and e.stage in (11, 12, 13)]
+        (mark,) = (e for e in of_layer if e.op == "mark" and e.stage == 13)
+        assert mark.details["window"] == (8 if layer else None)
+        assert mark.details["sinks"] is True
+        assert mark.details.get("W") == (16 if layer else None)
+        results = {x.name: x for e in of_layer for x in e.outputs}
+        assert results["keys"].letters == ("H", "h", letter)
+        assert results["values"].letters == ("H", letter, "h")
+        assert results["weights"].letters == ("H", "T", letter)
+        for event, x in ((e, x) for e in of_layer for x in (*e.inputs, *e.outputs)):
+            assert x.name, event.op
+            assert fits(x.letters, x.shape, sizes), (event.op, x.name)
+        (softmax,) = (e for e in of_layer if e.op == "softmax")
+        assert softmax.inputs[1].name == f"layers.{layer}.attention.sinks.weight"
+        row = results["values"].row
+        at = 268 if letter == "S" else 268 - 256
+        assert row["index"] == [7, at, None]
+        assert row["first"] == results["values"].values[7, at, :6].astype(float).tolist()
+    too_early = RowChoice(255, 7)
+    with recorded(windowed.args, row=too_early) as events:
+        windowed.transformer.forward(context, [1], 271)
+    rows = [x.row for e in events if e.layer == 1 for x in e.outputs if "W" in x.letters]
+    assert rows
+    assert not any(rows)
 
 
 def test_no_row_is_kept_unless_one_is_chosen():
