@@ -63,6 +63,7 @@ class _Pass:
     value_layers: tuple[int, ...] = ()
     stream_rows: int = 0
     attention: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    sinks: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     newest: Any = None  # the elements of the most recent result
     logits: Floats | None = None
     # (name, value, ids, new logits) for each sampling step that changes logits.
@@ -104,6 +105,10 @@ class Collector:
         # Measure before the trace starts, because it would record the measurements.
         self._facts = facts_of(model, adapters) | {"forced": is_forced}
         self._sizes = dict(model.args.sizes)
+        self._has_sinks = [
+            getattr(layer.attention, "sinks", None) is not None
+            for layer in model.transformer.layers
+        ]
         self._heads = HeadScores(model.args.n_layers, model.args.n_heads)
         self._ids: list[int] = []  # the prompt's ids, followed by the answer's ids
         self._prompt: dict[str, Any] = {}
@@ -145,7 +150,12 @@ class Collector:
         for token in sorted({*self._ids, *self._shown_ids}):
             text, is_special = token_text(self._model.tokenizer, token)
             texts[str(token)] = [text, *[1] * is_special]
-        frequencies = pair_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
+        frequencies = [
+            pair_frequencies(args.rotary_dim, theta, scaling).numpy().tolist()
+            for theta, scaling in args.rope_tables
+        ]
+        tables = args.rope_table_of_layer
+        rotated = args.rotated_layers
         return {
             **self._facts,
             "sizes": self._sizes,
@@ -157,7 +167,12 @@ class Collector:
             "tensors": [list(info) for info in self._tensors],
             "events": self._events,
             "heads": self._head_names(),
-            "rope": frequencies.numpy().tolist(),
+            "windows": list(args.windows),
+            "hasSinks": self._has_sinks,
+            "rope": frequencies,
+            "ropeOf": [
+                table if layer in rotated else None for layer, table in enumerate(tables)
+            ],
             "leftOut": [
                 f"{kind}: {'; '.join(parts)}" for kind, parts in self._left_out.items()
             ],
@@ -292,12 +307,17 @@ class Collector:
             current.rms = []
             self._stream(values, current)
         elif stage == 13 and event.op == "softmax":
-            layer = event.layer
-            if layer is not None and values.shape[-1] == current.start + current.T:
-                self._heads.add(layer, values, self._ids)
+            # A layer with a window does not read the earliest positions.
+            unread = current.start + current.T - values.shape[-1]
+            values = np.pad(values, ((0, 0), (0, 0), (unread, 0)))
+            if event.layer is not None:
+                self._heads.add(event.layer, values, self._ids)
             if not current.rows:
                 return
             first = current.T - current.rows
+            if any(self._has_sinks):
+                rest = (1.0 - values[:, first:].sum(-1)).clip(0.0, 1.0)  # [H, rows]
+                current.sinks.append(np.rint(rest * 255.0).astype(np.uint8))
             steps = np.rint(values[:, first:] * 255.0).astype(np.uint8)  # [H, rows, S]
             # Keep only the positions that each row can see.
             rows = [
@@ -406,6 +426,7 @@ class Collector:
             "logits": None,
             "changed": None,
             "attention": None,
+            "sinks": None,
             "residual": None,
             "lens": None,
             "attribution": None,
@@ -426,6 +447,9 @@ class Collector:
             current.record["attention"] = self._kept_attention(
                 np.stack(current.attention), current
             )
+            if current.sinks and current.record["attention"] is not None:
+                rows = np.stack(current.sinks)[:, :, -current.rows :]  # [L, H, rows]
+                current.record["sinks"] = self._store.add(rows, "attention")
         self._leave_out_first("attention", current, current.rows)
         if len(current.rms) == 2 * self._sizes["L"] + 1:
             measures = np.stack((*current.rms, *current.norms, *current.cosines)).astype(
@@ -435,6 +459,7 @@ class Collector:
         if current.record["residual"] is None:
             self._leave_out("residual stream", f"pass {current.number}")
         current.attention = []
+        current.sinks = []
         self._waiting = current
 
     def _read_waiting(self) -> None:

@@ -105,6 +105,39 @@ def test_attention_is_that_of_the_run_within_half_a_step(run):
             assert np.abs(data[layer] / 255 - flat).max() <= 0.5 / 255 + 1e-9
 
 
+def test_the_attention_of_layers_with_windows_and_sinks_is_that_of_the_run(tmp_path):
+    """The second pass begins at 268, and layers with a window read from 256 on."""
+    model = load_model(write_family(tmp_path, "granite_swa"))
+    ids = [number % 131 for number in range(268)]
+    store = Store()
+    seen = Recorded()
+    ml.subscribe(seen)
+    try:
+        found = run_traced(model, ids, 2, SamplingArgs(seed=3), store)
+    finally:
+        ml.unsubscribe(seen)
+    assert found["windows"] == [None, 8, 8, 8]
+    assert found["hasSinks"] == [True] * 4
+    assert found["ropeOf"] == [0, None, 0, 0]
+    assert [len(table) for table in found["rope"]] == [model.args.head_dim // 2]
+    weights = of_stage(seen, "softmax")
+    last = found["passes"][-1]
+    assert (last["start"], last["T"]) == (268, 1)
+    data = stored(store, last["attention"]["data"]) / 255
+    sinks = stored(store, last["sinks"]) / 255
+    largest = []
+    for layer in range(4):
+        expected = weights[4 + layer].astype(np.float64)[:, 0]  # [H, positions]
+        assert expected.shape[1] == (269 - 256 if layer else 269)
+        first = 269 - expected.shape[1]
+        assert np.abs(data[layer, :, first:] - expected).max() <= 0.5 / 255 + 1e-9
+        assert not data[layer, :, :first].any()
+        rest = 1 - expected.sum(-1)
+        assert np.abs(sinks[layer, :, 0] - rest).max() <= 0.5 / 255 + 1e-6
+        largest.append(rest.max())
+    assert max(largest) > 0.05
+
+
 def test_the_lens_of_the_last_layer_is_the_logits(run, model):
     document, store, _, _ = run
     context = InferenceContext(model.args, 64, attention="eager")

@@ -16,8 +16,10 @@ from src.explorer.run import prompt_of
 from src.inference import Message, Sampler, SamplingArgs
 from src.model import load_model
 from src.model.saving_gguf import save_gguf
+from tests.model.families import write_family
 from tests.model.tiny import Tiny, write_meta_directory
 from tests.support.browser import api, chromium, quiet_page
+from tests.tokenizer.json_files import byte_level_file, write_json
 
 pytestmark = pytest.mark.slow
 QUESTION = "What is the capital of Massachusetts? Answer in one word."
@@ -127,6 +129,46 @@ def test_the_keyboard_reaches_everything(two_formats, page):
     page.locator("#stage-8").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("#stage-heading:has-text('Stage 8')")
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of a model with a window of 8 in the layers 1 to 3, and sinks."""
+    directory = tmp_path_factory.mktemp("windowed")
+    write_json(directory, byte_level_file())
+    model = load_model(write_family(directory, "granite_swa", vocab_size=300))
+    store = Store()
+    ids = list(b"The quick brown fox jumps.")
+    runs = [run_traced(model, ids, 2, SamplingArgs(seed=1), store)]
+    return saved(runs, store, directory / "windowed.html")
+
+
+def test_windows_and_sinks_are_shown_in_the_attention_view(windowed, page):
+    opened(page, windowed)
+    page.evaluate("explorer.show({ view: 'attention', layer: 2, head: 3, position: 20 })")
+    page.wait_for_selector("h3:has-text('Layer 2, head 3')")
+    limits = page.locator("#head-limits").inner_text()
+    assert "a window of 8: a token attends to itself and to the 7 tokens before" in limits
+    assert "Each head has a sink" in limits
+    assert page.locator(".outside").count() == 21 - 8
+    rows = page.locator("#largest tbody tr")
+    assert rows.last.inner_text().startswith("–\tthe sink\t")
+    weights = [float(text.split("\t")[2]) for text in rows.all_inner_texts()]
+    assert len(weights) == 8 + 1
+    assert abs(sum(weights) - 1) < 9 * 0.5 / 255 + 0.01
+    page.locator("#attention-large").focus()
+    readout = page.locator("#view .readout").first
+    for _ in range(21):
+        page.keyboard.press("ArrowLeft")
+    assert "leaves to the sink: 0." in readout.inner_text()
+    page.keyboard.press("ArrowRight")
+    assert readout.inner_text().endswith("masked, because it is outside the window")
+    page.evaluate("explorer.show({ layer: 0 })")
+    page.wait_for_selector("h3:has-text('Layer 0, head 3')")
+    assert "window" not in page.locator("#head-limits").inner_text()
+    assert page.locator(".outside").count() == 0
+    page.evaluate("explorer.show({ layer: 1 })")
+    page.wait_for_selector("p:has-text('This layer does not rotate queries and keys')")
 
 
 STATE = (

@@ -7,7 +7,10 @@ async function attentionView(root) {
   const p = run.query(state.position);
   const S = run.processed;
   const rowOf = await run.attention();
+  const sinkOf = await run.sinks();
   const rows = range(S).map((i) => rowOf(state.layer, state.head, i));
+  const sinks = range(S).map((i) => sinkOf(state.layer, state.head, i));
+  const shift = run.hasSinks[state.layer] ? 1 : 0; // the sink is the first column of the matrix
   root.append(
     h("p", {}, `Each of the ${L} layers has ${H} query heads. ${G === 1 ? "Each query head has its own key/value head" : `Every ${G} query heads share one of ${run.sizes.K} key/value heads`}. Weights are stored in steps of 1/255. A row is the token that attends, and a column is the token that it attends to.`),
     h("div", { class: "controls" },
@@ -20,21 +23,25 @@ async function attentionView(root) {
   const best = rows[p] && range(p + 1).reduce((a, b) => (rows[p][b] > rows[p][a] ? b : a), 0);
   const cell = Math.max(5, Math.min(28, Math.floor((columnWidth(3) - 130) / S)));
   const label = (i) => `${shown(run.text(run.tokens[i]), 12)} ${i}`;
-  const large = [title, scoresOf(run),
+  const isSeen = (i, j) => j <= i && j >= run.firstSeen(state.layer, i);
+  const weight = (i, j) => (rows[i] === null ? null : j < 0 ? sinks[i] : isSeen(i, j) ? rows[i][j] : null);
+  const large = [title, limitsOf(run), scoresOf(run),
     matrix({
-      id: "attention-large", name: "attention weights", rows: S, columns: S, cell, low: 0, high: 1,
-      scale: VIRIDIS, labels: { row: label, column: label }, chosen: [p, Math.min(state.key ?? best ?? p, p)],
-      value: (i, j) => (rows[i] === null || j > i ? null : rows[i][j] / 255),
-      say: (i, j) => {
-        const what = `token ${i} ${run.label(run.tokens[i], 20)} attends to token ${j} ${run.label(run.tokens[j], 20)}: `;
-        return what + (j > i ? "masked, because it comes later" : rows[i] === null ? "left out" : `${digits(rows[i][j] / 255, 3)} ± 0.002`);
+      id: "attention-large", name: "attention weights", rows: S, columns: S + shift, cell, low: 0, high: 1,
+      scale: VIRIDIS, labels: { row: label, column: (c) => (c < shift ? "sink" : label(c - shift)) },
+      chosen: [p, Math.min(state.key ?? best ?? p, p) + shift],
+      value: (i, c) => (weight(i, c - shift) === null ? null : weight(i, c - shift) / 255),
+      say: (i, c) => {
+        const j = c - shift, x = weight(i, j);
+        const what = `token ${i} ${run.label(run.tokens[i], 20)} ${j < 0 ? "leaves to the sink" : `attends to token ${j} ${run.label(run.tokens[j], 20)}`}: `;
+        return what + (j > i ? "masked, because it comes later" : j >= 0 && !isSeen(i, j) ? "masked, because it is outside the window" : x === null ? "left out" : `${digits(x / 255, 3)} ± 0.002`);
       },
-      choose: (i, j) => show({ position: i, key: Math.min(i, j) }),
+      choose: (i, c) => show({ position: i, key: Math.max(0, Math.min(i, c - shift)) }),
     }),
     legend(VIRIDIS, 0, 1, "weight")];
   if (rows[p] === null) return root.append(spread([await headGrid(run, G), headKinds(run)], [...large, missing("The row of this token")]));
   const key = Math.min(state.key ?? best, p);
-  root.append(spread([await headGrid(run, G), headKinds(run)], [...large, textWeights(run, rows[p], p)], [headTable(run, rowOf, p, key), angles(run, p, key)]));
+  root.append(spread([await headGrid(run, G), headKinds(run)], [...large, textWeights(run, rows[p], p, sinks[p])], [headTable(run, rowOf, p, key), angles(run, p, key)]));
 }
 
 /** Explain from which position the selected token was sampled, because its own row belongs to a later pass. */
@@ -56,6 +63,15 @@ const KIND_TEXTS = {
   "same token": ["S", "itself and earlier copies of itself"],
   uniform: ["U", "all tokens alike"],
 };
+
+/** Describe the window and the sinks of the selected layer, if it has any. */
+function limitsOf(run) {
+  const window = run.windows[state.layer];
+  const parts = [];
+  if (window !== null) parts.push(`This layer has a window of ${window}: a token attends to itself and to the ${count(window - 1, "token")} before it. Cells outside the window are blank. `);
+  if (run.hasSinks[state.layer]) parts.push("Each head has a sink, which takes a part of the weight and has no value. It is the first column. ");
+  return parts.length ? h("p", { id: "head-limits" }, parts) : "";
+}
 
 /** Describe what the selected head attends to over the run. */
 function scoresOf(run) {
@@ -183,30 +199,36 @@ function headTable(run, rowOf, p, key) {
   const ties = heads.filter(({ weight }) => weight === largest).length;
   const rows = heads.slice(0, MOST_HEADS).map(({ layer, head, weight }) => [
     h("button", { type: "button", class: "plain", id: `head-${layer}-${head}`, onclick: () => show({ layer, head, key }) }, `layer ${layer}, head ${head}`),
-    digits(weight / 255, 3)]);
+    key < run.firstSeen(layer, p) ? "outside the window" : digits(weight / 255, 3)]);
   return h("section", {}, h("h3", {}, `Weights that the heads assign to token ${key} `, token(run, run.tokens[key]), ` at token ${p} `, token(run, run.tokens[p])),
     choice("attention-key", "attended token", range(p + 1).map((j) => [j, `${j} ${run.label(run.tokens[j], 20)}`]), key, (x) => show({ key: Number(x) })),
     h("p", { id: "heads-largest" }, `The largest weight is ${digits(largest / 255, 3)}, assigned by ${ties} of ${count(heads.length, "head")}.`),
     table(rows.length < heads.length ? `The ${rows.length} heads with the largest weights, of ${heads.length} heads` : "All heads, sorted by weight", ["head", "weight"], rows, { id: "heads" }));
 }
 
-function textWeights(run, row, p) {
+function textWeights(run, row, p, sink) {
+  const first = run.firstSeen(state.layer, p);
   const words = range(p + 1).map((j) => {
+    const text = shown(run.text(run.tokens[j]), 20);
+    if (j < first) return h("bdi", { class: "outside", title: `${j}: outside the window` }, text);
     const rgb = colour(VIRIDIS, row[j] / 255);
     return h("bdi", {
       class: "weighed", title: `${j}: ${digits(row[j] / 255, 3)}`,
       style: { background: css(rgb), color: inkOn(rgb) },
-    }, shown(run.text(run.tokens[j]), 20));
+    }, text);
   });
-  const largest = range(p + 1).sort((a, b) => row[b] - row[a]).slice(0, 8);
+  const largest = range(p + 1 - first).map((n) => first + n).sort((a, b) => row[b] - row[a]).slice(0, 8);
+  const rows = largest.map((j) => [j, token(run, run.tokens[j]), digits(row[j] / 255, 3)]);
+  if (sink !== null) rows.push([null, "the sink", digits(sink / 255, 3)]);
   return h("section", {}, h("h3", {}, `Attention weights of token ${p} `, token(run, run.tokens[p])),
     h("p", { class: "text" }, words),
-    table("The largest weights in this row", ["position", "token", "weight"],
-      largest.map((j) => [j, token(run, run.tokens[j]), digits(row[j] / 255, 3)])));
+    table("The largest weights in this row", ["position", "token", "weight"], rows, { id: "largest" }));
 }
 
 function angles(run, p, key) {
   const distance = p - key;
+  const frequencies = run.rope[run.ropeOf[state.layer]];
+  if (!frequencies) return h("section", {}, h("h3", {}, "RoPE"), h("p", {}, "This layer does not rotate queries and keys, so it does not know the positions."));
   const clock = (f, pair) => {
     const angle = distance * f;
     return h("span", { class: "clock", title: `pair ${pair}: ${digits(angle)} rad` },
@@ -216,6 +238,6 @@ function angles(run, p, key) {
       h("small", {}, `${pair}: ${digits((angle * 180) / Math.PI % 360, 3)}°`));
   };
   return h("section", {}, h("h3", {}, `RoPE: how far each pair rotates between token ${key} and token ${p}`),
-    h("p", {}, `The distance is ${distance}. Pair i of a head rotates by distance × frequency i. The frequencies range from ${digits(run.rope[0])} to ${digits(run.rope.at(-1))} rad per position. Angles are shown modulo 360 degrees.`),
-    h("div", { class: "clocks" }, run.rope.map(clock)));
+    h("p", {}, `The distance is ${distance}. Pair i of a head rotates by distance × frequency i. The frequencies range from ${digits(frequencies[0])} to ${digits(frequencies.at(-1))} rad per position. Angles are shown modulo 360 degrees.`),
+    h("div", { class: "clocks" }, frequencies.map(clock)));
 }

@@ -132,6 +132,27 @@ class Run {
     };
   }
 
+  /** Return a function of (layer, head, position) that returns the weight of the head's sink in units of 1/255, or null. */
+  async sinks() {
+    const places = range(this.processed).map(() => null); // by position: the array, its row and the number of its rows
+    for (const one of this.passes) {
+      if (!one.sinks) continue;
+      const data = await arrayOf(one.sinks);
+      const rows = one.sinks.shape[2], first = one.start + one.T - rows;
+      range(rows).forEach((row) => { places[first + row] = { data, row, rows }; });
+    }
+    return (layer, head, position) => {
+      const place = this.hasSinks[layer] ? places[position] : null;
+      return place && place.data[(layer * this.H + head) * place.rows + place.row];
+    };
+  }
+
+  /** Return the first position that a token sees in a layer. */
+  firstSeen(layer, position) {
+    const window = this.windows[layer];
+    return window === null ? 0 : Math.max(0, position + 1 - window);
+  }
+
   /** Return the logit lens at a position (tokens, logits, probabilities, entropies), or null if omitted. */
   async lensOf(position) {
     const one = this.passOf(position);
