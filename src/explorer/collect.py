@@ -9,6 +9,7 @@ not used. The document lists all omissions.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,6 +111,7 @@ class Collector:
             for layer in model.transformer.layers
         ]
         self._heads = HeadScores(model.args.n_layers, model.args.n_heads)
+        self._capacities: dict[int, int] = {}  # the positions in the cache of each layer
         self._ids: list[int] = []  # the prompt's ids, followed by the answer's ids
         self._prompt: dict[str, Any] = {}
         self._passes: list[dict[str, Any]] = []
@@ -159,6 +161,7 @@ class Collector:
         return {
             **self._facts,
             "sizes": self._sizes,
+            "capacities": sorted(Counter(self._capacities.values()).items()),
             "dtype": args.dtype.name,
             "prompt": self._prompt,
             "tokens": self._ids,
@@ -267,8 +270,9 @@ class Collector:
         if result.values is not None and result.values.ndim:
             self._process_values(event, result.letters, result.values, current)
         if event.op == "write_cache":
-            # Layers with a window have fewer positions.
-            self._sizes["C"] = max(self._sizes.get("C", 0), result.shape[0])
+            assert event.layer is not None, "each layer has a cache"
+            self._capacities[event.layer] = result.shape[0]
+            self._sizes["C"] = max(self._capacities.values())
         if current.number >= _PASSES_WITH_OPS:
             return
         self._events.append(

@@ -1,13 +1,17 @@
 """Every command of the chat, typed in a pseudo-terminal, on the bundled model."""
 
+from pathlib import Path
+
 import pytest
 
 from src.cli.answer import INTERRUPTED
 from src.cli.commands import COMMANDS, is_command, run_command
 from src.cli.console import UsageError
-from src.inference import SamplingError
+from src.inference import InferenceEngine, SamplingError
 from src.memory import readable_bytes
+from src.model import load_model
 from tests.cli.conftest import EITHER, interrupt_after, press_ctrl_c_at, reply, session_of
+from tests.model.families import write_family
 
 BAD_NUMBERS = ("x", "0", "-1", "101", "1.5", "\u00b2", "9" * 5000)
 WITHOUT_ARGUMENT = [name for name, command in COMMANDS.items() if not command.usage]
@@ -290,6 +294,21 @@ def test_show_cache_counts_positions_layers_and_bytes(session, typed):
         "layers: 1, each with keys and values of 2 heads of 128 values in bfloat16",
         f"bytes: {readable_bytes(108 * per_token)} in use of "
         f"{readable_bytes(context.nbytes)}; {per_token} per position, 1 layer * {per_token}",
+    ]
+
+
+def test_show_cache_names_the_rings_of_layers_with_a_window(
+    session, typed, tmp_path: Path
+):
+    family = load_model(write_family(tmp_path / "model", "gemma3_text"))
+    session.engine = InferenceEngine(family, 4096)
+    list(session.engine.generate([3] * 1200, 1))
+    layer = 2 * 3 * 10 * 2  # keys and values of 3 heads of 10 values of 2 bytes
+    used = readable_bytes((1200 + 6 * 1024) * layer)
+    whole = readable_bytes((4096 + 6 * 1024) * layer)
+    assert typed("/show cache").splitlines()[2:] == [
+        "rings: 6 layers with a window, each with the last 1024 positions",
+        f"bytes: {used} in use of {whole}; {7 * layer} per position, 7 layers * {layer}",
     ]
 
 

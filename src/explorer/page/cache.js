@@ -6,19 +6,24 @@ async function cacheView(root) {
   const { K, h: width, L } = run.sizes;
   const C = run.sizes.C;
   const itemsize = run.dtype === "bfloat16" ? 2 : 4;
-  const perPosition = 2 * L * K * width * itemsize;
+  const perLayer = 2 * K * width * itemsize;
+  const perPosition = L * perLayer;
+  const rings = run.capacities.filter(([positions]) => positions < C);
+  // The bytes of some positions. A ring contains only the last of them.
+  const bytes = (count) => run.capacities.reduce((sum, [positions, layers]) => sum + Math.min(count, positions) * layers * perLayer, 0);
   const end = one.start + one.T;
   root.append(
     h("p", {}, `Each layer stores the rotated keys and the values of every position in cache_k and cache_v, both [C, K, h] = [${C}, ${K}, ${width}] ${run.dtype}. A position takes 2 × L × K × h × ${itemsize} = ${amount(perPosition)} bytes in all ${L} layers.`),
+    ...rings.map(([positions, layers]) => h("p", {}, `In ${layers} layers with a window, the cache is a ring of C = ${positions} slots, where later positions replace earlier ones.`)),
     h("div", { class: "controls" }, choice("cache-pass", "pass", run.passes.map((x) => [x.number, `${x.number}: positions ${x.start} to ${x.start + x.T - 1}`]), one.number,
       (x) => show({ position: run.passes[x].start + run.passes[x].T - 1 }))),
     spread([cachePicture(C, K, one),
-    h("p", { id: "cache-line" }, `Pass ${one.number} wrote slots ${one.start} to ${end - 1}. Of the ${C} slots, slots 0 to ${end - 1} are filled, which is ${amount(end * perPosition)} of ${amount(C * perPosition)} bytes.`)],
+    h("p", { id: "cache-line" }, `Pass ${one.number} wrote slots ${one.start} to ${end - 1}. Of the ${C} slots, slots 0 to ${end - 1} are filled, which is ${amount(bytes(end))} of ${amount(bytes(C))} bytes.`)],
     table("All passes: first over the prompt, then over one new token each",
       ["pass", "T", "S", "slots written", "bytes filled", "time in ops", "time per token", "drawn token", "text", "stop reason"],
       run.passes.map((x) => {
         const total = x.seconds.reduce((a, b) => a + b, 0);
-        return [x.number, x.T, x.start + x.T, `${x.start}:${x.start + x.T}`, amount((x.start + x.T) * perPosition), duration(total), duration(total / x.T),
+        return [x.number, x.T, x.start + x.T, `${x.start}:${x.start + x.T}`, amount(bytes(x.start + x.T)), duration(total), duration(total / x.T),
           x.token === undefined ? "" : token(run, x.token), shown(x.text ?? "", 30), x.stop ?? ""];
       }), { id: "passes" })));
 }
