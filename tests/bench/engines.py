@@ -46,11 +46,13 @@ class Engine:
 
     It starts with an empty cache; `run` passes tokens through the network after those
     that are cached and returns the logits after the last, float32 [V]; `reset` empties
-    the cache; `facts` are versions and settings.
+    the cache; `truncate` removes the tokens from a position on; `facts` are versions and
+    settings.
     """
 
     run: Callable[[list[int]], Any]
     reset: Callable[[], None]
+    truncate: Callable[[int], None]
     facts: Callable[[], dict[str, Any]]
 
     def logits(self, prompt: list[int], steps: list[int]) -> Any:
@@ -72,6 +74,18 @@ class Engine:
     def decode_rate(self, ids: list[int]) -> float:
         """Return steps per second, the median of the steps, from an empty cache on."""
         self.reset()
+        return self._steps_rate(ids)
+
+    def fill(self, ids: list[int]) -> Any:
+        """Run a prompt, which `continued_rate` continues; return the logits after it."""
+        self.reset()
+        self.filled = len(ids)
+        parts = [ids[start : start + 512] for start in range(0, len(ids), 512)]
+        return [self.run(part) for part in parts][-1]
+
+    def continued_rate(self, ids: list[int]) -> float:
+        """Return steps per second, the median of the steps, after the filled prompt."""
+        self.truncate(self.filled)
         return self._steps_rate(ids)
 
     def _steps_rate(self, ids: list[int]) -> float:
@@ -107,6 +121,9 @@ class Ours(Engine):
     def reset(self) -> None:
         self.context.clear()
 
+    def truncate(self, position: int) -> None:
+        self.context.length = position
+
     def run(self, ids: list[int]) -> Any:
         start = self.context.length
         return self.model.transformer.forward(self.context, ids, start).numpy()[0]
@@ -119,6 +136,7 @@ class Ours(Engine):
             for tensor in cache_tensors(self.context):
                 fill_with_noise(tensor.numpy())
             self._is_filled = True
+        self.context.memory.first_kept = 0  # the rings of windows are filled, too
         self.context.length = position
 
     def facts(self) -> dict[str, Any]:
@@ -271,6 +289,7 @@ class LlamaCpp(Engine):
         params.n_batch = 512
         params.n_ubatch = 512
         params.n_seq_max = setup.sequences
+        params.swa_full = False  # as its programs: window layers keep their windows only
         params.n_threads = params.n_threads_batch = setup.threads
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         assert self.context, "llama.cpp makes no context"
@@ -279,6 +298,11 @@ class LlamaCpp(Engine):
 
     def reset(self) -> None:
         self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
+
+    def truncate(self, position: int) -> None:
+        memory = self.lib.llama_get_memory(self.context)
+        if not self.lib.llama_memory_seq_rm(memory, 0, position, -1):
+            raise SystemExit("llama.cpp could not remove the last tokens")
 
     def run(self, ids: list[int]) -> Any:
         for start in range(0, len(ids), 512):

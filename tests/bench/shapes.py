@@ -13,11 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from src.model.saving import save_quantized
 from src.model.saving_gguf import save_gguf
-from tests.support.pth_writer import write_random_meta_directory
+from src.model.sources import find_source
+from tests.support.hugging_face_writer import write_hugging_face_directory
+from tests.support.pth_writer import random_tensor, write_random_meta_directory
 
 SPECIAL_TOKENS = 256
+# The configuration and the weights, without a tokenizer.
+MODEL_FILES = ("params.json", "consolidated.00.pth", "config.json", "model.safetensors")
 _LLAMA_3 = {
     "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256, "norm_eps": 1e-5,
     "rope_theta": 500000.0, "use_scaled_rope": True, "max_seq_len": 131072,
@@ -43,10 +50,44 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+# By name: what `config.json` says of models with windows in some layers.
+WINDOW_SHAPES: dict[str, dict[str, Any]] = {
+    "gemma-1b": {
+        "model_type": "gemma3_text",
+        "hidden_size": 1152,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "intermediate_size": 6912,
+        "vocab_size": 262144,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 32768,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 512,
+        "sliding_window_pattern": 6,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+        "eos_token_id": 1,
+    },
+}
+WINDOW_SHAPES["gemma-tiny"] = WINDOW_SHAPES["gemma-1b"] | {
+    "hidden_size": 64,
+    "num_hidden_layers": 7,
+    "head_dim": 32,
+    "query_pre_attn_scalar": 32,
+    "intermediate_size": 96,
+    "vocab_size": 512,
+}
+
+
 HELP = {
     "shape": "1b, 8b, tiny, or a model directory", "layers": "instead of the shape's own",
     "directory": "where random models are kept between runs",
     "pairs": "rounds of each measure", "repeats": "when the roofline has drifted",
+    "kind": "bfloat16, or a kind of llama.cpp's such as Q4_K_M",
     "steps": "tokens of one decode timing", "tokens": "of each answer and round",
     "isa": "instruction set of llama-bolts, instead of the fastest",
     "isas": "default: all that have vectors", "theirs": "llama.cpp's",
@@ -115,6 +156,25 @@ def find_checkpoint(shape: str, layers: int | None, directory: Path) -> Path:
     return _made(directory / f"{shape}-{params['n_layers']}-layers", write)
 
 
+def find_window_checkpoint(shape: str, directory: Path) -> Path:
+    """Give the model directory of one of `WINDOW_SHAPES`; write it if it is not there."""
+    config = WINDOW_SHAPES[shape]
+
+    def write(place: Path) -> None:
+        write_hugging_face_directory(place, config, {})
+        args = find_source(place).args
+        arrays = {
+            row.hugging_face: random_tensor(
+                row.name, args.tensor_shapes[row.name], np.dtype(ml_dtypes.bfloat16), 0
+            )
+            for row in args.tensor_rows
+            if row.name != "output.weight"
+        }
+        write_hugging_face_directory(place, config, arrays)
+
+    return _made(directory / shape, write)
+
+
 def _made(target: Path, write: Callable[[Path], object]) -> Path:
     """Give a file or a folder; write it, as a whole or not at all, if it is not there."""
     if not target.exists():
@@ -147,8 +207,9 @@ def find_gguf(directory: Path) -> Path:
     write it if it is not there.
     """
     with tempfile.TemporaryDirectory() as bare:
-        for name in ("params.json", "consolidated.00.pth"):
-            Path(bare, name).symlink_to(directory.resolve() / name)
+        for name in MODEL_FILES:
+            if (directory / name).exists():
+                Path(bare, name).symlink_to(directory.resolve() / name)
         return _made(directory / "model.gguf", partial(save_gguf, bare))
 
 
