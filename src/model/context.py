@@ -193,16 +193,8 @@ class InferenceContext:
         """The size of the KV cache in bytes."""
         return self.memory.nbytes
 
-    def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
-        """Begin a pass: open the positions from start_pos on for writing.
-
-        The positions before start_pos are kept. Until `end` is called after the last
-        layer, only they count as filled, so an interrupted pass leaves no partially
-        written positions.
-
-        Returns:
-            The positions of the new tokens in the caches, and their part of the rotary
-            table, complex64 [T, h/2].
+    def check_pass(self, start_pos: int, count: int) -> None:
+        """Check the positions of a pass.
 
         Raises:
             PositionError: There is a gap before start_pos, the tokens do not fit, or
@@ -225,6 +217,23 @@ class InferenceContext:
                 "[forward] start_pos must be 0, or at least the first position from "
                 f"which layers with a window can continue: {start_pos} < {first}"
             )
+
+    def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
+        """Begin a pass: open the positions from start_pos on for writing.
+
+        The positions before start_pos are kept. Until `end` is called after the last
+        layer, only they count as filled, so an interrupted pass leaves no partially
+        written positions.
+
+        Returns:
+            The positions of the new tokens in the caches, and their part of the rotary
+            table, complex64 [T, h/2].
+
+        Raises:
+            PositionError: See `check_pass`.
+        """
+        self.check_pass(start_pos, count)
+        end = start_pos + count
         self._memory.open(start_pos, end)
         self._length = start_pos
         self._opened = end
@@ -269,8 +278,8 @@ class BatchContext(InferenceContext):
         self._positions = ml.Tensor.from_integers(positions)
         self._rows = ml.Tensor.from_integers(rows)
 
-    def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
-        """Begin the pass. start_pos must be 0, because the spans contain the positions.
+    def check_pass(self, start_pos: int, count: int) -> None:
+        """Check the tokens. start_pos must be 0, because the spans contain the positions.
 
         Raises:
             PositionError: The number of tokens or the position differs from the spans.
@@ -280,6 +289,14 @@ class BatchContext(InferenceContext):
             raise PositionError(
                 f"[forward] tokens must be the tokens of the spans: {text}"
             )
+
+    def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
+        """Begin the pass.
+
+        Raises:
+            PositionError: See `check_pass`.
+        """
+        self.check_pass(start_pos, count)
         return self.spans, ml.get_rows(self.memory.rotations, self._positions)
 
     def end(self) -> None:

@@ -348,7 +348,7 @@ class RankedNetwork(LlamaTransformer):
             raise ModelError("[forward] a trace needs one process: several run the model")
         ids = token_tensor(tokens, self.args.vocab_size)
         # Errors in the arguments are raised here, before the other ranks start the pass.
-        context.begin(start_pos, ids.shape[0])
+        context.check_pass(start_pos, ids.shape[0])
         batch = context if isinstance(context, BatchContext) else None
         ranked_pass = RankedPass(
             memory=self._describe_memory(context.memory),
