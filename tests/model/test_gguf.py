@@ -126,6 +126,67 @@ def test_a_scale_of_0_in_a_file_of_granite_stands_for_none(tmp_path: Path) -> No
     assert load_model(path).args.attention_multiplier is None  # type: ignore[attr-defined]
 
 
+def write_with_windows(path: Path, changes: Mapping[str, Any]) -> Path:
+    """Write a model of two layers, of which the first has a window and no RoPE."""
+    prefix = "granite_swa.attention"
+    keys = llama_keys(GROUPED)
+    keys = {name.replace("llama.", "granite_swa."): x for name, x in keys.items()}
+    keys |= {
+        "general.architecture": "granite_swa",
+        f"{prefix}.sliding_window": 16,
+        f"{prefix}.sliding_window_pattern": [True, False],
+        f"{prefix}.rope_pattern": [0, 1],
+    }
+    keys |= {f"{prefix}.{name}": value for name, value in changes.items()}
+    sinks = np.linspace(-1, 1, GROUPED.heads, dtype=np.float32)
+    tensors = llama_tensors(weights(GROUPED))
+    tensors |= {f"blk.{n}.attn_sinks.weight": sinks for n in range(GROUPED.layers)}
+    all_keys = {name: value for name, value in keys.items() if value is not None}
+    path.write_bytes(gguf_bytes(all_keys, tensors))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows", "rotated"),
+    [
+        ({}, [16, None], [1]),
+        ({"rope_pattern": None}, [16, None], [0, 1]),
+        ({"rope_pattern": [False, False]}, [16, None], []),
+        ({"sliding_window_pattern": [0, 0]}, [None, None], [1]),
+    ],
+)
+def test_the_layers_with_windows_and_with_rope_are_those_of_the_file(
+    tmp_path: Path, changes: dict[str, Any], windows: list[int | None], rotated: list[int]
+) -> None:
+    model = load_model(write_with_windows(tmp_path / "a.gguf", changes))
+    assert (model.args.windows, list(model.args.rotated_layers)) == (windows, rotated)
+    sinks = model.transformer.layers[1].attention.sinks  # type: ignore[attr-defined]
+    assert sinks.shape == (GROUPED.heads,)
+    run(model.transformer, token_ids(GROUPED, 20))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sliding_window": None}, "attention.sliding_window: expected a value"),
+        ({"sliding_window": 0}, "attention.sliding_window: expected an integer in 1.."),
+        ({"sliding_window_pattern": None}, "sliding_window_pattern: expected a value"),
+        ({"sliding_window_pattern": 2}, "expected a list of only true or false or 0 or"),
+        ({"sliding_window_pattern": [True]}, "expected one for each of 2 layers, got 1"),
+        ({"rope_pattern": [1, 2]}, "rope_pattern: expected a list of only true or false"),
+        ({"rope_pattern": [1, 1, 1]}, "expected one for each of 2 layers, got 3"),
+    ],
+)
+def test_layers_that_a_file_does_not_describe_are_rejected(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    path = write_with_windows(tmp_path / "a.gguf", changes)
+    with pytest.raises((CheckpointError, ModelConfigError)) as caught:
+        load_model(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert reason in str(caught.value)
+
+
 def test_biases_are_found_by_their_tensors(tmp_path: Path) -> None:
     bias = np.linspace(-1, 1, GROUPED.dim, dtype=np.float32)
     biases = {f"blk.{layer}.attn_q.bias": bias for layer in range(GROUPED.layers)}

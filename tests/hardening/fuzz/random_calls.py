@@ -175,6 +175,11 @@ class Caller:
             positions, heads, half = (self.random.choice((1, 2, 4, 17)) for _ in range(3))
             dtype = self.random.choice((ml.bfloat16, ml.float32))
             return ml.KeyValueCache(positions, heads, 2 * half, dtype)
+        if name == "sinks" and self.random.random() < 0.8:
+            first = self.random.randrange(2)  # of softmax, or of attention
+            sizes = self.shape[first : first + 1]
+            bits = np.random.default_rng(self.random.randrange(2**32)).bytes(4)
+            return ml.Tensor.from_numpy(np.resize(np.frombuffer(bits, np.float32), sizes))
         if name == "condition":
             return self.tensor(ml.bool_)
         if "Quantized" in annotation and self.random.random() < 0.3:
