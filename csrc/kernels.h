@@ -20,7 +20,9 @@
  *   - softmax computes exp(x[i] - max), sums them in the 16 lanes, and multiplies each by 1 / sum;
  *   - attention with finite keys and values has the bits of scores = batched_matmul(q, k), a
  *     multiplication by scale, softmax over the visible positions, and batched_matmul(weights, v),
- *     all in float32. Positions before a window are left out; their weights would be 0;
+ *     all in float32. Positions before a window are left out; their weights would be 0. With keys
+ *     and values in q8_0, it has the bits of attention with queries, keys and values widened to
+ *     float32;
  *   - every other sum has the same 16 lanes, reduced in the same order;
  *   - a product with bfloat16 x runs in bfloat16 if bfloat16 represents the weight's elements
  *     exactly (PAIR_TYPES in dtypes.h), otherwise in float32. A product with float32 x runs in
@@ -212,14 +214,15 @@ void soft_cap(void *out, const void *x, ptrdiff_t n, float cap, ElementType type
 
 /* attention.c: returns the bytes of scratch that attention needs for these sizes. */
 ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
-                                  ptrdiff_t h, ptrdiff_t window, ElementType type, int threads);
+                                  ptrdiff_t h, ptrdiff_t window, ElementType cache_type,
+                                  int threads);
 
 /* attention.c: computes the attention of queries over a cache. The usual scale is 1 / sqrt(h). A
  * window, sinks or a soft cap are optional: 0 or NULL. */
 void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
                const ptrdiff_t *blocks, const float *sinks, ptrdiff_t T, ptrdiff_t start_pos,
                ptrdiff_t H, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C, ptrdiff_t window, float scale,
-               float soft_cap, ElementType type, int threads);
+               float soft_cap, ElementType type, ElementType cache_type, int threads);
 
 /* attention_reference.c: attention for float32, with the same bits. Keys and values
  * are stored by position. */
@@ -231,7 +234,7 @@ void attention_reference(float *out, float *p, const float *xq, const float *key
 /* rows.c: writes the keys and values of T positions, starting at start_pos. */
 void write_cache(void *keys, void *values, const void *xk, const void *xv, const ptrdiff_t *blocks,
                  ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C,
-                 ElementType type, int threads);
+                 ElementType type, ElementType cache_type, int threads);
 
 /* rows.c: returns the index of each row's first maximum. */
 void argmax(int32_t *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType type,

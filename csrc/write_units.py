@@ -358,6 +358,9 @@ const AttentionKernels attention_kernels_SET = {
     .cap_scores = cap_scores,
     .normalize_row = normalize_row,
     .sum_values = sum_values,
+    .multiply_codes = multiply_codes,
+    .sum_codes = sum_codes,
+    .widen_query = widen_query,
     .finish_row = finish_row,
 };
 """

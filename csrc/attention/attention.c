@@ -38,11 +38,14 @@ typedef struct Attention {
     const float *sinks;      /* [H], or NULL */
     char *out;
     ptrdiff_t start_pos, H, G, h;
-    ptrdiff_t window;     /* positions that a row sees at most */
-    ptrdiff_t head_bytes; /* bytes per key/value head in the cache */
-    ptrdiff_t words;      /* words per head and position */
-    ptrdiff_t floats;     /* floats in a row's weighted sum */
-    ElementType type;
+    ptrdiff_t window;         /* positions that a row sees at most */
+    ptrdiff_t position_bytes; /* bytes per position of a head in the cache */
+    ptrdiff_t head_bytes;     /* bytes per key/value head in the cache */
+    ptrdiff_t words;          /* words per head and position that are multiplied */
+    ptrdiff_t floats;         /* floats in a row's weighted sum */
+    ElementType cache_type;
+    ElementType type;     /* type in which elements are multiplied */
+    ElementType out_type; /* type of queries and results */
     float scale;
     float soft_cap; /* limit of the scaled scores, or 0 */
 } Attention;
@@ -62,6 +65,7 @@ typedef struct AttentionPlan {
     int splits_positions; /* 1: units are blocks instead of groups of rows */
     int workers;
     ptrdiff_t panel_floats; /* floats in a packed panel */
+    ptrdiff_t query_floats; /* floats in a query that is widened before it is packed, or 0 */
     ptrdiff_t thread_floats;
     ptrdiff_t head_floats; /* shared by threads, if positions are split */
 } AttentionPlan;
@@ -69,8 +73,9 @@ typedef struct AttentionPlan {
 /* Plans the work for positions `begin` to `end`, which contain all that the rows see. A plan for
  * more positions never needs less scratch. */
 static AttentionPlan make_plan(ptrdiff_t T, ptrdiff_t begin, ptrdiff_t end, ptrdiff_t H,
-                               ptrdiff_t K, ptrdiff_t h, ElementType type, int threads)
+                               ptrdiff_t K, ptrdiff_t h, ElementType cache_type, int threads)
 {
+    const ElementType type = product_type(cache_type);
     const ptrdiff_t sum = sum_floats(type, h);
     AttentionPlan plan = {.K = K, .rows = T * (H / K), .first = begin / ATTENTION_BLOCK};
     plan.blocks = ceil_div(end, ATTENTION_BLOCK) - plan.first;
@@ -91,9 +96,11 @@ static AttentionPlan make_plan(ptrdiff_t T, ptrdiff_t begin, ptrdiff_t end, ptrd
         plan.panels = panels;
     plan.groups = ceil_div(panels, plan.panels);
     plan.panel_floats = ceil_div(h * PANEL_TOKENS, LANES) * LANES;
-    /* The unit's packed queries; the lanes, factor and sum of each row; and the sums of a panel for
-     * one block. All of them begin at a cache line. */
-    plan.thread_floats = most * (plan.panel_floats + PANEL_TOKENS * (LANES + sum))
+    plan.query_floats = type == cache_type ? 0 : ceil_div(h, LANES) * LANES;
+    /* A widened query; the unit's packed queries; the lanes, factor and sum of each row; and the
+     * sums of a panel for one block. All of them begin at a cache line. */
+    plan.thread_floats = plan.query_floats
+                         + most * (plan.panel_floats + PANEL_TOKENS * (LANES + sum))
                          + PANEL_TOKENS * (UNIT_PANELS + sum);
     if (plan.splits_positions) {
         plan.head_floats =
@@ -112,7 +119,8 @@ static ptrdiff_t most_seen(ptrdiff_t window, ptrdiff_t S)
 }
 
 ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
-                                  ptrdiff_t h, ptrdiff_t window, ElementType type, int threads)
+                                  ptrdiff_t h, ptrdiff_t window, ElementType cache_type,
+                                  int threads)
 {
     if (T == 0 || H == 0 || h == 0)
         return LINE;
@@ -121,7 +129,7 @@ ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H,
     const ptrdiff_t S = start_pos + T;
     const ptrdiff_t seen = min_size(S, most_seen(window, S) + T - 1);
     const ptrdiff_t end = seen < S ? min_size(S, seen + ATTENTION_BLOCK - 1) : S;
-    const AttentionPlan plan = make_plan(T, 0, end, H, K, h, type, threads);
+    const AttentionPlan plan = make_plan(T, 0, end, H, K, h, cache_type, threads);
     const ptrdiff_t floats = plan.workers * plan.thread_floats + K * plan.head_floats;
     return floats * (ptrdiff_t)sizeof(float) + LINE;
 }
@@ -130,7 +138,7 @@ ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H,
 static ptrdiff_t row_offset(const Attention *a, ptrdiff_t head, ptrdiff_t row)
 {
     const ptrdiff_t t = row / a->G, g = row % a->G;
-    return ((t * a->H + head * a->G + g) * a->h) * type_bytes(a->type);
+    return ((t * a->H + head * a->G + g) * a->h) * type_bytes(a->out_type);
 }
 
 /* Computes the number of positions that each of some rows sees. */
@@ -175,18 +183,24 @@ static int panel_rows(ptrdiff_t row, ptrdiff_t end)
 static ptrdiff_t block_offset(const Attention *a, ptrdiff_t head, ptrdiff_t block)
 {
     const ptrdiff_t place = a->blocks ? a->blocks[block] : block;
-    return head * a->head_bytes + place * ATTENTION_BLOCK * a->words * 4;
+    return head * a->head_bytes + place * ATTENTION_BLOCK * a->position_bytes;
 }
 
-/* Packs rows into panels. In a panel, blocks of elements follow each other. */
+/* Packs rows into panels, which follow the widened query in the scratch. In a panel, blocks of
+ * elements follow each other. */
 static void pack_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t head, ptrdiff_t row,
-                      ptrdiff_t end, float *panels)
+                      ptrdiff_t end, float *scratch)
 {
+    float *panels = scratch + plan->query_floats;
     const ptrdiff_t most = element_words(a->type, ATTENTION_BLOCK);
     for (; row < end; row += PANEL_TOKENS, panels += plan->panel_floats) {
         const int rows = panel_rows(row, end);
         for (int r = 0; r < rows; r++) {
             const char *query = a->xq + row_offset(a, head, row + r);
+            if (plan->query_floats) {
+                a->kernels->widen_query(scratch, query, a->h, a->out_type);
+                query = (const char *)scratch;
+            }
             float *part = panels + r;
             for (ptrdiff_t w = 0; w < a->words; w += most, part += PANEL_TOKENS * ATTENTION_BLOCK)
                 a->kernels->pack_chains(part, query + 4 * w, min_size(most, a->words - w), rows,
@@ -199,6 +213,18 @@ static void pack_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t h
 static float sink_of(const Attention *a, ptrdiff_t head, ptrdiff_t row)
 {
     return a->sinks ? a->sinks[head * a->G + row % a->G] : -INFINITY;
+}
+
+/* Multiplies a panel by the words [first, end) of some groups of keys, which are in at most one
+ * block of elements. */
+static void multiply_keys(const Attention *a, float *sums, const float *panel, const char *keys,
+                          int rows, ptrdiff_t groups, Range words)
+{
+    if (a->cache_type == TYPE_Q8_0)
+        a->kernels->multiply_codes(sums, panel, keys, rows, groups, words.begin, words.end, a->h);
+    else
+        a->kernels->multiply_chains(sums, panel, keys + words.begin * LINE, rows, groups,
+                                    words.end - words.begin, a->words, a->type);
 }
 
 /*
@@ -215,15 +241,14 @@ static void score_block(const Attention *a, const float *panel, ptrdiff_t head, 
     const ptrdiff_t most = element_words(a->type, ATTENTION_BLOCK);
     const ptrdiff_t begin = whole_lanes(positions.begin);
     const ptrdiff_t groups = ceil_div(positions.end - begin, LANES);
-    const char *keys = a->keys + block_offset(a, head, block) + begin * a->words * 4;
+    const char *keys = a->keys + block_offset(a, head, block) + begin * a->position_bytes;
     float *visible_scores = scores + begin;
-    a->kernels->multiply_chains(visible_scores, panel, keys, rows, groups, min_size(most, a->words),
-                                a->words, a->type);
+    multiply_keys(a, visible_scores, panel, keys, rows, groups,
+                  (Range){0, min_size(most, a->words)});
     for (ptrdiff_t w = most; w < a->words; w += most) {
         float sums[PANEL_TOKENS * ATTENTION_BLOCK];
         panel += PANEL_TOKENS * ATTENTION_BLOCK;
-        a->kernels->multiply_chains(sums, panel, keys + w * LINE, rows, groups,
-                                    min_size(most, a->words - w), a->words, a->type);
+        multiply_keys(a, sums, panel, keys, rows, groups, (Range){w, min_size(w + most, a->words)});
         for (int r = 0; r < rows; r++)
             for (ptrdiff_t s = 0; s < groups * LANES; s++)
                 visible_scores[r * ATTENTION_BLOCK + s] += sums[r * ATTENTION_BLOCK + s];
@@ -278,8 +303,12 @@ static void exponentiate_block(const Attention *a, ptrdiff_t seen, ptrdiff_t blo
 static void add_values(const Attention *a, const char *values, int rows, Range range,
                        const float *scores, float *sums)
 {
-    if (!is_empty(range))
-        a->kernels->sum_values(sums, scores + range.begin, values + range.begin * a->words * 4,
+    if (is_empty(range))
+        return;
+    if (a->cache_type == TYPE_Q8_0)
+        a->kernels->sum_codes(sums, scores, values, rows, range.begin, range.end, a->h, a->floats);
+    else
+        a->kernels->sum_values(sums, scores + range.begin, values + range.begin * a->position_bytes,
                                rows, range.end - range.begin, a->words, a->floats, a->type);
 }
 
@@ -334,7 +363,8 @@ static void attend_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t
                         ptrdiff_t row, ptrdiff_t end, float *scratch)
 {
     const ptrdiff_t rows = end - row, stride = rows * ATTENTION_BLOCK;
-    float *lanes = scratch + plan->panels * plan->panel_floats;   /* [row][lane] */
+    const float *panels = scratch + plan->query_floats;
+    float *lanes = scratch + plan->query_floats + plan->panels * plan->panel_floats;
     float *factors = lanes + plan->panels * PANEL_TOKENS * LANES; /* first maxima */
     float *sums = factors + UNIT_PANELS * PANEL_TOKENS;
     float *totals = sums + PANEL_TOKENS * a->floats;
@@ -348,7 +378,7 @@ static void attend_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t
     const ptrdiff_t end_block = ceil_div(seen[rows - 1], ATTENTION_BLOCK);
     for (ptrdiff_t block = first; block < end_block; block++)
         for (ptrdiff_t r = 0; r < rows; r += PANEL_TOKENS)
-            score_block(a, scratch + r / PANEL_TOKENS * plan->panel_floats, head,
+            score_block(a, panels + r / PANEL_TOKENS * plan->panel_floats, head,
                         panel_rows(r, rows), seen + r, block,
                         scores + (block - first) * stride + r * ATTENTION_BLOCK, lanes + r * LANES);
     for (ptrdiff_t r = 0; r < rows; r++) {
@@ -375,7 +405,7 @@ static void attend_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t
         }
     for (ptrdiff_t r = 0; r < rows; r++)
         a->kernels->finish_row(a->out + row_offset(a, head, row + r), totals + r * a->floats, a->h,
-                               a->type);
+                               a->type, a->out_type);
 }
 
 /* The data that threads read. */
@@ -448,14 +478,15 @@ static void score_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread
 {
     const AttentionPass *pass = work;
     const AttentionPlan *plan = pass->plan;
-    float *panels = pass->scratch + thread * plan->thread_floats;
+    float *scratch = pass->scratch + thread * plan->thread_floats;
+    const float *panels = scratch + plan->query_floats;
     for (ptrdiff_t unit = first; unit < first + count; unit++) {
         const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
         const SharedHead shared = shared_head(pass, head);
         float *largest = shared.largest + block * plan->rows * LANES;
         float *scores = shared.scores + block * plan->rows * ATTENTION_BLOCK;
         if (unit == first || block == 0)
-            pack_rows(pass->a, plan, head, 0, plan->rows, panels);
+            pack_rows(pass->a, plan, head, 0, plan->rows, scratch);
         for (ptrdiff_t i = 0; i < plan->rows * LANES; i++)
             largest[i] = -INFINITY;
         for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS)
@@ -478,7 +509,7 @@ static void add_row(const AttentionPass *pass, const SharedHead *shared, ptrdiff
         if (!is_empty(visible(a, pass->seen[row], pass->plan->first + block)))
             add_sums(totals, shared->sums + (block * pass->plan->rows + row) * a->floats,
                      a->floats);
-    a->kernels->finish_row(a->out + row_offset(a, head, row), totals, a->h, a->type);
+    a->kernels->finish_row(a->out + row_offset(a, head, row), totals, a->h, a->type, a->out_type);
 }
 
 /* Computes the weighted values of some blocks for all rows of a head. The thread that finishes the
@@ -513,6 +544,7 @@ static void weigh_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread
  *   keys     [K, C/16, words, 16]   the same type; a word of 4 bytes is one float32 or two bfloat16
  *                                   adjacent elements of a position; 16 positions are interleaved
  *   values   [K, C, h]              the same type
+ *            or both in q8_0, in groups of 16 positions [K, C/16, 16 * bytes] (attention.h)
  *   blocks   [start_pos + T in blocks]  block b of the sequence is block blocks[b] of the cache; or
  *                                   NULL if the blocks are in order, starting with the first
  *   sinks    [H]                    float32 scores that take part in the softmax of a head without
@@ -534,13 +566,14 @@ static void weigh_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread
 void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
                const ptrdiff_t *blocks, const float *sinks, ptrdiff_t T, ptrdiff_t start_pos,
                ptrdiff_t H, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C, ptrdiff_t window, float scale,
-               float soft_cap, ElementType type, int threads)
+               float soft_cap, ElementType type, ElementType cache_type, int threads)
 {
     if (T == 0 || H == 0 || h == 0)
         return;
     const ptrdiff_t S = start_pos + T, seen = most_seen(window, S);
     const ptrdiff_t begin = start_pos + 1 > seen ? start_pos + 1 - seen : 0;
-    const AttentionPlan plan = make_plan(T, begin, S, H, K, h, type, threads);
+    const AttentionPlan plan = make_plan(T, begin, S, H, K, h, cache_type, threads);
+    const ElementType words_type = product_type(cache_type);
     const Attention a = {.kernels = kernel_set()->attention,
                          .xq = xq,
                          .keys = keys,
@@ -553,10 +586,13 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
                          .H = H,
                          .G = H / K,
                          .h = h,
-                         .head_bytes = C * h * type_bytes(type),
-                         .words = element_words(type, h),
-                         .floats = sum_floats(type, h),
-                         .type = type,
+                         .position_bytes = position_bytes(cache_type, h),
+                         .head_bytes = C * position_bytes(cache_type, h),
+                         .words = element_words(words_type, h),
+                         .floats = sum_floats(words_type, h),
+                         .cache_type = cache_type,
+                         .type = words_type,
+                         .out_type = type,
                          .scale = scale,
                          .soft_cap = soft_cap};
     float *lines = (float *)align_to_line(scratch);

@@ -22,6 +22,27 @@ static inline ptrdiff_t sum_floats(ElementType type, ptrdiff_t h)
     return (type == TYPE_BFLOAT16 ? 2 : 1) * sum_phase(type, h);
 }
 
+/*
+ * The bytes of a key or value of a head in a cache. In q8_0, 32 adjacent elements of a position are
+ * a block, and an element is its int8 code times the float16 scale of the block. 16 positions of a
+ * head in q8_0 are a group with these parts:
+ *
+ *   keys    codes [h][16], scales [h/32][16]
+ *   values  codes [16][h], scales [h/32][16]
+ */
+static inline ptrdiff_t position_bytes(ElementType cache_type, ptrdiff_t h)
+{
+    if (cache_type == TYPE_Q8_0)
+        return h / q8_0_elements * q8_0_code_bytes;
+    return h * type_bytes(cache_type);
+}
+
+/* The type in which attention multiplies the queries by the elements of a cache. */
+static inline ElementType product_type(ElementType cache_type)
+{
+    return cache_type == TYPE_Q8_0 ? TYPE_FLOAT32 : cache_type;
+}
+
 /* Kernels of an instruction set for attention and matmul (attention_rows.h, attention_tile.h). */
 typedef struct AttentionKernels {
     /* Packs words as one row of a panel of `rows` rows. */
@@ -43,6 +64,16 @@ typedef struct AttentionKernels {
     /* sums[r] += sum over `count` positions s, in order, of weights[r][s] * values[s]. */
     void (*sum_values)(float *sums, const float *weights, const char *values, int rows,
                        ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, ElementType type);
-    /* Rounds the weighted sum of a row to the type of the result. */
-    void (*finish_row)(void *out, const float *sums, ptrdiff_t h, ElementType type);
+    /* multiply_chains for keys in q8_0, which begin with a whole group. The chains have the
+     * elements [first, end), of at most one block of elements. */
+    void (*multiply_codes)(float *sums, const float *panel, const char *keys, int rows,
+                           ptrdiff_t groups, ptrdiff_t first, ptrdiff_t end, ptrdiff_t h);
+    /* sum_values for the values in q8_0 at positions [first, end) of a block. */
+    void (*sum_codes)(float *sums, const float *weights, const char *values, int rows,
+                      ptrdiff_t first, ptrdiff_t end, ptrdiff_t h, ptrdiff_t floats);
+    /* Widens a query to float32. */
+    void (*widen_query)(float *out, const char *query, ptrdiff_t h, ElementType type);
+    /* Rounds the weighted sum of a row of values of `type` to the type of the result. */
+    void (*finish_row)(void *out, const float *sums, ptrdiff_t h, ElementType type,
+                       ElementType out_type);
 } AttentionKernels;

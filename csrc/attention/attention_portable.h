@@ -89,3 +89,59 @@ static void sum_values(float *sums, const float *weights, const char *values, in
                 }
             }
 }
+
+/* The elements of 16 codes with a scale each. The products are exact. */
+INLINE void widen_codes(float *lanes, const char *codes, const float *scales)
+{
+    for (int l = 0; l < LANES; l++)
+        lanes[l] = (float)(int8_t)codes[l] * scales[l];
+}
+
+/* Widens the 16 scales of a block of elements in a group. */
+INLINE void widen_scales(float *scales, const char *group, ptrdiff_t element, ptrdiff_t h)
+{
+    uint16_t halves[LANES];
+    memcpy(halves, group + LANES * h + element / q8_0_elements * (ptrdiff_t)sizeof halves,
+           sizeof halves);
+    for (int l = 0; l < LANES; l++)
+        scales[l] = float16_to_float32(halves[l]);
+}
+
+static void multiply_codes(float *sums, const float *panel, const char *keys, int rows,
+                           ptrdiff_t groups, ptrdiff_t first, ptrdiff_t end, ptrdiff_t h)
+{
+    for (; groups > 0; groups--, keys += LANES * position_bytes(TYPE_Q8_0, h), sums += LANES) {
+        float acc[PANEL_TOKENS][LANES] = {{0}}, scales[LANES], lanes[LANES];
+        for (ptrdiff_t i = first; i < end; i++) {
+            if (i % q8_0_elements == 0)
+                widen_scales(scales, keys, i, h);
+            widen_codes(lanes, keys + i * LANES, scales);
+            for (int r = 0; r < rows; r++)
+                for (int l = 0; l < LANES; l++)
+                    acc[r][l] =
+                        fused_multiply_add(panel[(i - first) * rows + r], lanes[l], acc[r][l]);
+        }
+        for (int r = 0; r < rows; r++)
+            memcpy(sums + r * ATTENTION_BLOCK, acc[r], sizeof acc[r]);
+    }
+}
+
+static void sum_codes(float *sums, const float *weights, const char *values, int rows,
+                      ptrdiff_t first, ptrdiff_t end, ptrdiff_t h, ptrdiff_t floats)
+{
+    for (ptrdiff_t s = first; s < end; s++) {
+        const char *group = values + s / LANES * LANES * position_bytes(TYPE_Q8_0, h);
+        for (ptrdiff_t i = 0; i < h; i += LANES) {
+            float scales[LANES], same[LANES], lanes[LANES];
+            widen_scales(scales, group, i, h);
+            for (int l = 0; l < LANES; l++)
+                same[l] = scales[s % LANES];
+            widen_codes(lanes, group + s % LANES * h + i, same);
+            for (int r = 0; r < rows; r++) {
+                float *acc = sums + r * floats + i;
+                for (int l = 0; l < LANES; l++)
+                    acc[l] = fused_multiply_add(weights[r * ATTENTION_BLOCK + s], lanes[l], acc[l]);
+            }
+        }
+    }
+}

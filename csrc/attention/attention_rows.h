@@ -61,15 +61,32 @@ static void normalize_row(float *weights, ptrdiff_t count, float factor)
         weights[s] = weights[s] * factor;
 }
 
-/* Rounds the weighted sum of a row to the type of the result. */
-static void finish_row(void *out, const float *sums, ptrdiff_t h, ElementType type)
+/* Widens a query to float32. */
+static void widen_query(float *out, const char *query, ptrdiff_t h, ElementType type)
 {
-    if (type == TYPE_FLOAT32) {
+    const uint16_t *half = (const uint16_t *)(const void *)query;
+    if (type == TYPE_FLOAT32)
+        memcpy(out, query, (size_t)h * sizeof(float));
+    else
+        for (ptrdiff_t i = 0; i < h; i++)
+            out[i] = bfloat16_to_float32(half[i]);
+}
+
+/* Rounds the weighted sum of a row of values of `type` to the type of the result. */
+static void finish_row(void *out, const float *sums, ptrdiff_t h, ElementType type,
+                       ElementType out_type)
+{
+    if (out_type == TYPE_FLOAT32) {
         memcpy(out, sums, (size_t)h * sizeof(float));
         return;
     }
-    const float *even = sums + sum_phase(type, h);
     uint16_t *half = out;
+    if (type == TYPE_FLOAT32) {
+        for (ptrdiff_t i = 0; i < h; i++)
+            half[i] = float32_to_bfloat16(sums[i]);
+        return;
+    }
+    const float *even = sums + sum_phase(type, h);
     for (ptrdiff_t w = 0; w < h / 2; w++) {
         half[2 * w] = float32_to_bfloat16(even[w]);
         half[2 * w + 1] = float32_to_bfloat16(sums[w]);

@@ -234,3 +234,151 @@ static void sum_values(float *sums, const float *weights, const char *values, in
         WITH_CONSTANT(sum_rows, rows, 1, weights, values, count, words, floats, sums);
     }
 }
+
+/* The scales of VEC_LANES positions for one block of elements in q8_0. */
+INLINE vec load_scales(const char *at)
+{
+    halves half;
+    memcpy(&half, at, sizeof half);
+    return widen_float16(half);
+}
+
+/* Computes the chains of `rows` rows of a panel with `groups` groups of 16 keys in q8_0. The
+ * products of codes and scales are exact, so the chains are those of float32 keys. */
+INLINE void code_tile(const int rows, const int groups, const float *panel, const char *codes,
+                      const char *scales, ptrdiff_t elements, ptrdiff_t group_bytes, float *sums)
+{
+    const int vectors = groups * VEC_PARTS;
+    vec acc[MOST_SUMS];
+#pragma GCC unroll 24
+    for (int i = 0; i < rows * vectors; i++)
+        acc[i] = vec_zero();
+    for (; elements > 0; elements -= q8_0_elements, scales += LANES * 2) {
+        vec of_block[MOST_VECTORS];
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            of_block[v] =
+                load_scales(scales + v / VEC_PARTS * group_bytes + v % VEC_PARTS * VEC_LANES * 2);
+        for (int line = 0; line < q8_0_elements * LANES / LINE; line++) {
+#pragma GCC unroll 4
+            for (int group = 0; group < groups; group++)
+                __builtin_prefetch(codes + (group + groups) * group_bytes);
+#pragma GCC unroll 4
+            for (int i = 0; i < LINE / LANES; i++, codes += LANES, panel += rows) {
+                vec lanes[MOST_VECTORS], of_rows[PANEL_TOKENS];
+#pragma GCC unroll 6
+                for (int r = 0; rows < vectors && r < rows; r++)
+                    of_rows[r] = vec_all(panel + r);
+#pragma GCC unroll 8
+                for (int v = 0; v < vectors; v++) {
+                    const char *at =
+                        codes + v / VEC_PARTS * group_bytes + v % VEC_PARTS * VEC_LANES;
+                    lanes[v] = vec_multiply(vec_of_codes(at), of_block[v]);
+                    if (rows < vectors)
+                        add_column(acc + v, of_rows, lanes[v], rows, vectors, mac_float32);
+                }
+#pragma GCC unroll 6
+                for (int r = 0; rows >= vectors && r < rows; r++)
+                    add_row(acc + r * vectors, vec_all(panel + r), lanes, vectors, mac_float32);
+            }
+        }
+    }
+#pragma GCC unroll 24
+    for (int i = 0; i < rows * vectors; i++)
+        vec_store(sums + i / vectors * ATTENTION_BLOCK + i % vectors * VEC_LANES, acc[i]);
+}
+
+INLINE void code_tiles(const int rows, const float *panel, const char *keys, ptrdiff_t groups,
+                       ptrdiff_t first, ptrdiff_t end, ptrdiff_t h, float *sums)
+{
+    const int together = tile_vectors(rows) / VEC_PARTS;
+    const ptrdiff_t group_bytes = LANES * position_bytes(TYPE_Q8_0, h);
+    const char *codes = keys + first * LANES;
+    const char *scales = keys + LANES * h + first / q8_0_elements * LANES * 2;
+    ptrdiff_t group = 0;
+    for (; group + together <= groups; group += together)
+        code_tile(rows, together, panel, codes + group * group_bytes, scales + group * group_bytes,
+                  end - first, group_bytes, sums + group * LANES);
+    for (; group < groups; group++)
+        code_tile(rows, 1, panel, codes + group * group_bytes, scales + group * group_bytes,
+                  end - first, group_bytes, sums + group * LANES);
+}
+
+static void multiply_codes(float *sums, const float *panel, const char *keys, int rows,
+                           ptrdiff_t groups, ptrdiff_t first, ptrdiff_t end, ptrdiff_t h)
+{
+    WITH_CONSTANT(code_tiles, rows, panel, keys, groups, first, end, h, sums);
+}
+
+/* Adds `vectors` vectors of columns of values in q8_0, which are in whole blocks of elements or in
+ * a part of one, over positions [first, end) of a block. */
+INLINE void sum_code_tile(const int rows, const int vectors, const float *weights,
+                          const char *values, ptrdiff_t column, ptrdiff_t first, ptrdiff_t end,
+                          ptrdiff_t h, ptrdiff_t floats, float *sums)
+{
+    enum { MOST_BLOCKS = (MOST_VECTORS * VEC_LANES + q8_0_elements - 1) / q8_0_elements };
+    const int blocks = (vectors * VEC_LANES + q8_0_elements - 1) / q8_0_elements;
+    vec acc[MOST_SUMS];
+#pragma GCC unroll 24
+    for (int i = 0; i < rows * vectors; i++)
+        acc[i] = vec_load(sums + i / vectors * floats + i % vectors * VEC_LANES);
+    for (ptrdiff_t s = first, stop; s < end; s = stop) {
+        const char *group = values + s / LANES * LANES * position_bytes(TYPE_Q8_0, h);
+        const char *halves_at = group + LANES * h + column / q8_0_elements * LANES * 2;
+        float scales[MOST_BLOCKS * LANES];
+#pragma GCC unroll 16
+        for (int i = 0; i < blocks * VEC_PARTS; i++)
+            vec_store(scales + i * VEC_LANES, load_scales(halves_at + i * VEC_LANES * 2));
+        stop = min_size(end, (s / LANES + 1) * LANES);
+        for (ptrdiff_t p = s; p < stop; p++) {
+            const char *codes = group + p % LANES * h + column;
+            vec lanes[MOST_VECTORS], of_rows[PANEL_TOKENS];
+            for (ptrdiff_t at = 0; column == 0 && at < h; at += LINE)
+                __builtin_prefetch(codes + PREFETCH_VALUES + at);
+#pragma GCC unroll 6
+            for (int r = 0; rows < vectors && r < rows; r++)
+                of_rows[r] = vec_all(weights + r * ATTENTION_BLOCK + p);
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) {
+                const float *scale = scales + v * VEC_LANES / q8_0_elements * LANES + p % LANES;
+                lanes[v] = vec_multiply(vec_of_codes(codes + v * VEC_LANES), vec_all(scale));
+                if (rows < vectors)
+                    add_column(acc + v, of_rows, lanes[v], rows, vectors, mac_float32);
+            }
+#pragma GCC unroll 6
+            for (int r = 0; rows >= vectors && r < rows; r++)
+                add_row(acc + r * vectors, vec_all(weights + r * ATTENTION_BLOCK + p), lanes,
+                        vectors, mac_float32);
+        }
+    }
+#pragma GCC unroll 24
+    for (int i = 0; i < rows * vectors; i++)
+        vec_store(sums + i / vectors * floats + i % vectors * VEC_LANES, acc[i]);
+}
+
+/* Adds all columns over some positions. */
+INLINE void sum_code_columns(const int rows, const float *weights, const char *values,
+                             ptrdiff_t first, ptrdiff_t end, ptrdiff_t h, ptrdiff_t floats,
+                             float *sums)
+{
+    const int wide = tile_vectors(rows);
+    ptrdiff_t column = 0;
+    for (; column + wide * VEC_LANES <= h; column += wide * VEC_LANES)
+        sum_code_tile(rows, wide, weights, values, column, first, end, h, floats, sums + column);
+    for (; column < h; column += VEC_LANES)
+        sum_code_tile(rows, 1, weights, values, column, first, end, h, floats, sums + column);
+}
+
+INLINE void sum_code_rows(const int rows, const float *weights, const char *values, ptrdiff_t first,
+                          ptrdiff_t end, ptrdiff_t h, ptrdiff_t floats, float *sums)
+{
+    const ptrdiff_t step = ceil_div(VALUES_BYTES, h);
+    for (ptrdiff_t s = first; s < end; s += step)
+        sum_code_columns(rows, weights, values, s, min_size(s + step, end), h, floats, sums);
+}
+
+static void sum_codes(float *sums, const float *weights, const char *values, int rows,
+                      ptrdiff_t first, ptrdiff_t end, ptrdiff_t h, ptrdiff_t floats)
+{
+    WITH_CONSTANT(sum_code_rows, rows, weights, values, first, end, h, floats, sums);
+}

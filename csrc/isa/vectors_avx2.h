@@ -41,6 +41,12 @@ INLINE halves halves_of_bytes(const char *x)
     return (halves)_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)x));
 }
 
+/* VEC_LANES int8 codes, widened exactly. */
+INLINE vec vec_of_codes(const char *x)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)x)));
+}
+
 /* Loads that only access the first words. */
 typedef __m256i word_mask;
 INLINE word_mask first_words(ptrdiff_t count)

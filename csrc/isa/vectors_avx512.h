@@ -51,6 +51,12 @@ INLINE halves halves_of_bytes(const char *x)
     return (halves)_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)x));
 }
 
+/* VEC_LANES int8 codes, widened exactly. */
+INLINE vec vec_of_codes(const char *x)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)x)));
+}
+
 /* For attention: loads that only access the first words. */
 typedef __mmask16 word_mask;
 INLINE word_mask first_words(ptrdiff_t count) { return (word_mask)((1u << count) - 1u); }

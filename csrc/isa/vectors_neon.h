@@ -52,6 +52,15 @@ INLINE halves halves_of_bytes(const char *x)
     return (halves)vget_low_u16(vmovl_u8(vcreate_u8(four)));
 }
 
+/* VEC_LANES int8 codes, widened exactly. */
+INLINE vec vec_of_codes(const char *x)
+{
+    uint32_t four;
+    memcpy(&four, x, sizeof four);
+    const int16x8_t wide = vmovl_s8(vcreate_s8(four));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
+
 /* Loads that only access the first words. */
 typedef ptrdiff_t word_mask;
 INLINE word_mask first_words(ptrdiff_t count) { return count; }

@@ -321,13 +321,55 @@ ptrdiff_t get_rows(void *out, const Weight *table, const int32_t *ids, ptrdiff_t
     return atomic_load(&work.refused);
 }
 
+/* The position of a token in the cache. */
+static ptrdiff_t cache_position(const Rows *w, ptrdiff_t t)
+{
+    const ptrdiff_t position = w->start_pos + t;
+    const ptrdiff_t block = position / ATTENTION_BLOCK, place = position % ATTENTION_BLOCK;
+    return w->blocks ? w->blocks[block] * ATTENTION_BLOCK + place : position;
+}
+
+/* The scale of a block of q8_0 with an element that is not finite or too large: a NaN. */
+static const uint16_t not_a_scale = 0x7E00;
+
+/* Writes a head's element blocks to one position of a group in q8_0 (attention.h). The codes are
+ * `apart` bytes from each other. */
+static void write_blocks(const Rows *w, char *group, ptrdiff_t lane, const char *x, ptrdiff_t first,
+                         ptrdiff_t apart)
+{
+    const ptrdiff_t bytes = q8_0_elements * type_bytes(w->x_type);
+    char *codes = group + first, *scales = group + LANES * w->h + lane * 2;
+    for (ptrdiff_t i = 0; i < w->h; i += q8_0_elements, x += bytes, scales += LANES * 2) {
+        char block[q8_0_code_bytes];
+        if (w->kernels->formats[TYPE_Q8_0].quantize_span(block, NULL, x, 0, q8_0_elements,
+                                                         w->x_type))
+            memcpy(block, &not_a_scale, 2);
+        memcpy(scales, block, 2);
+        for (int j = 0; j < q8_0_elements; j++, codes += apart)
+            *codes = block[2 + j];
+    }
+}
+
+static void write_q8_0_unit(void *work, ptrdiff_t t, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    const ptrdiff_t bytes = w->h * type_bytes(w->x_type);
+    const ptrdiff_t group_bytes = LANES * (w->h / q8_0_elements) * q8_0_code_bytes;
+    const ptrdiff_t at = cache_position(w, t), lane = at % LANES;
+    for (ptrdiff_t k = 0; k < w->heads && bytes > 0; k++) {
+        const ptrdiff_t from = (t * w->heads + k) * bytes;
+        const ptrdiff_t group = (k * w->positions + at) / LANES * group_bytes;
+        write_blocks(w, w->out + group, lane, w->x + from, lane, LANES);
+        write_blocks(w, w->values + group, lane, w->y + from, lane * w->h, 1);
+    }
+}
+
 static void write_cache_unit(void *work, ptrdiff_t t, int thread)
 {
     (void)thread;
     const Rows *w = work;
-    const ptrdiff_t position = w->start_pos + t, bytes = w->h * type_bytes(w->x_type);
-    const ptrdiff_t block = position / ATTENTION_BLOCK, place = position % ATTENTION_BLOCK;
-    const ptrdiff_t at = w->blocks ? w->blocks[block] * ATTENTION_BLOCK + place : position;
+    const ptrdiff_t at = cache_position(w, t), bytes = w->h * type_bytes(w->x_type);
     for (ptrdiff_t k = 0; k < w->heads && bytes > 0; k++) {
         const ptrdiff_t from = (t * w->heads + k) * bytes;
         char *group = w->out + (k * w->positions + at / LANES * LANES) * bytes;
@@ -343,21 +385,24 @@ static void write_cache_unit(void *work, ptrdiff_t t, int thread)
  *   xk, xv  [T, K, h]              bfloat16 or float32, h even
  *   keys    [K, C/16, words, 16]   of the same type (attention.c)
  *   values  [K, C, h]
+ *           or both in q8_0 [K, C/16, 16 * bytes] (attention.h), h a multiple of 32
  *   blocks  the positions of the sequence's blocks in the cache, or NULL (attention.c)
  *
- * The words of a key are written at every 16th place of its group of 16 positions. Threads take
- * tokens.
+ * The words of a key are written at every 16th place of its group of 16 positions. In q8_0, a block
+ * with an element that is not finite, or larger than 127 times the largest float16, becomes NaN.
+ * Threads take tokens.
  */
 void write_cache(void *keys, void *values, const void *xk, const void *xv, const ptrdiff_t *blocks,
                  ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C,
-                 ElementType type, int threads)
+                 ElementType type, ElementType cache_type, int threads)
 {
-    Rows work = {.out = keys, .values = values, .x = xk, .y = xv, .blocks = blocks};
+    Rows work = {.kernels = kernel_set()->rows, .out = keys, .values = values, .x = xk, .y = xv};
+    work.blocks = blocks;
     work.start_pos = start_pos;
     work.heads = K;
     work.h = h;
     work.positions = C;
     work.x_type = type;
     const int workers = threads_for(T * K * h, ELEMENTS_PER_THREAD, threads);
-    run_units(&work, write_cache_unit, T, 4, workers);
+    run_units(&work, cache_type == TYPE_Q8_0 ? write_q8_0_unit : write_cache_unit, T, 4, workers);
 }

@@ -20,7 +20,13 @@ from .errors import (
     TensorTypeError,
 )
 from .kernels import build_info, get_num_threads, set_num_threads
-from .key_value_cache import BLOCK_POSITIONS, KeyValueCache, Positions, Spans
+from .key_value_cache import (
+    BLOCK_POSITIONS,
+    CACHE_Q8_0,
+    KeyValueCache,
+    Positions,
+    Spans,
+)
 from .layout import name_sizes
 from .op import OpCall, subscribe, unsubscribe
 from .ops import *  # noqa: F403 (ops/__init__.py lists them)
@@ -36,6 +42,7 @@ from .tensor import Tensor
 
 __all__ = [
     "BLOCK_POSITIONS",
+    "CACHE_Q8_0",
     "Adapter",
     "DTypeError",
     "IndexOutOfRangeError",

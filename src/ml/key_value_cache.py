@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from .dtype import DType, bfloat16, dtype_named, float32, uint8
+from .dtype import GGML_DTYPES, BlockDType, DType, bfloat16, dtype_named, float32, uint8
 from .errors import DTypeError, ShapeError
 from .kernels import ffi, lib
-from .layout import checked_ints, packed
+from .layout import check_slice, checked_ints, packed
 from .op import Operand
 from .tensor import Tensor
 
@@ -19,6 +20,9 @@ GROUP_POSITIONS: int = lib.LANES
 # Positions per block. Attention processes one block at a time, and sequences that share a
 # cache allocate it in blocks.
 BLOCK_POSITIONS: int = lib.ATTENTION_BLOCK
+# The dtype of 8-bit codes, with a float16 scale per 32 elements of a head.
+CACHE_Q8_0 = GGML_DTYPES[8]
+CacheDType: TypeAlias = DType | BlockDType
 _WORD_BYTES = 4
 _LINE_BYTES: int = lib.LINE
 _MOST_BLOCKS = sys.maxsize // BLOCK_POSITIONS  # more would overflow a position in C
@@ -51,6 +55,12 @@ class KeyValueCache(_ReadOnly, Operand):
     vector. In words of 4 bytes (two adjacent bfloat16 elements, or one float32 element),
     they are stored as [K, C / 16, words, 16].
 
+    In q8_0, 32 adjacent elements of a head are a block: 8-bit codes and a float16 scale,
+    rounded as `ml.quantize` rounds weights. A block with an element that is not finite,
+    or too large for the scale, becomes NaN. 16 positions of a head are a group of bytes:
+    their codes, [h, 16] for keys and [16, h] for values, and then their scales
+    [h / 32, 16].
+
     `ml.write_cache` writes to the cache, `ml.attention` reads from it, and
     `ml.read_cache` copies its contents to plain tensors. The cache does not record which
     positions have been written. Its memory is not initialized, so that the system
@@ -63,14 +73,16 @@ class KeyValueCache(_ReadOnly, Operand):
     Args:
         positions: The number of positions, at least 1.
         heads: K, the number of key/value heads, at least 0.
-        head_dim: h, the size of a head, even and at least 2.
-        dtype: bfloat16 or float32.
+        head_dim: h, the size of a head, even and at least 2, and a multiple of 32 for
+            q8_0.
+        dtype: bfloat16, float32 or q8_0.
         ring_blocks: The number of blocks of a ring, at least 1 and fewer than the blocks
             of all positions. By default, all positions are stored.
 
     Attributes:
         keys: A tensor [K, C / 16, words, 16, elements per word].
-        values: A tensor [K, C, h].
+        values: A tensor [K, C, h]. In q8_0, keys and values are uint8 tensors
+            [K, C / 16, bytes per group].
         positions, heads, head_dim, dtype, ring_blocks: The arguments.
         capacity: C, the number of allocated positions.
 
@@ -78,7 +90,7 @@ class KeyValueCache(_ReadOnly, Operand):
 
     Raises:
         ShapeError: If a size is not an integer or is out of range.
-        DTypeError: If the dtype is neither bfloat16 nor float32.
+        DTypeError: If the dtype is not one of bfloat16, float32 and q8_0.
         TensorMemoryError: If the allocation fails.
     """
 
@@ -99,7 +111,7 @@ class KeyValueCache(_ReadOnly, Operand):
     positions: int
     heads: int
     head_dim: int
-    dtype: DType
+    dtype: CacheDType
     ring_blocks: int | None
     capacity: int
     # The place of each block as a C array, or NULL if block b is at place b.
@@ -110,7 +122,7 @@ class KeyValueCache(_ReadOnly, Operand):
         positions: int,
         heads: int,
         head_dim: int,
-        dtype: DType | str,
+        dtype: CacheDType | str,
         ring_blocks: int | None = None,
     ) -> None:
         sizes = checked_ints("KeyValueCache", "sizes", (positions, heads, head_dim))
@@ -120,11 +132,7 @@ class KeyValueCache(_ReadOnly, Operand):
             raise ShapeError(f"[KeyValueCache] {text}")
         if head_dim % 2:
             raise ShapeError(f"[KeyValueCache] head_dim must be even: {head_dim}")
-        dtype = dtype_named("KeyValueCache", dtype)
-        if dtype is not bfloat16 and dtype is not float32:
-            raise DTypeError(
-                f"[KeyValueCache] dtype must be one of bfloat16, float32: {dtype}"
-            )
+        dtype = _cache_dtype("KeyValueCache", dtype)
         capacity = _round_up(positions)
         places = ffi.NULL
         if ring_blocks is not None:
@@ -137,10 +145,24 @@ class KeyValueCache(_ReadOnly, Operand):
                 )
             capacity = ring_blocks * BLOCK_POSITIONS
             places = ffi.new("ptrdiff_t[]", [b % ring_blocks for b in range(blocks)])
-        word_size = _WORD_BYTES // dtype.itemsize
         groups = capacity // GROUP_POSITIONS
-        words = head_dim // word_size
-        key_shape = (heads, groups, words, GROUP_POSITIONS, word_size)
+        key_shape: tuple[int, ...]
+        value_shape: tuple[int, ...]
+        if isinstance(dtype, BlockDType):
+            if head_dim % dtype.block_size:
+                raise ShapeError(
+                    f"[KeyValueCache] head_dim must be a multiple of {dtype.block_size} "
+                    f"for {dtype}: {head_dim}"
+                )
+            group_bytes = GROUP_POSITIONS * dtype.bytes_of(head_dim)
+            key_shape = value_shape = (heads, groups, group_bytes)
+            stored = uint8
+        else:
+            word_size = _WORD_BYTES // dtype.itemsize
+            words = head_dim // word_size
+            key_shape = (heads, groups, words, GROUP_POSITIONS, word_size)
+            value_shape = (heads, capacity, head_dim)
+            stored = dtype
         self._set(
             positions=positions,
             heads=heads,
@@ -149,8 +171,8 @@ class KeyValueCache(_ReadOnly, Operand):
             ring_blocks=ring_blocks,
             capacity=capacity,
             _places=places,
-            keys=_allocate_aligned(key_shape, dtype, "cache_k"),
-            values=_allocate_aligned((heads, capacity, head_dim), dtype, "cache_v"),
+            keys=_allocate_aligned(key_shape, stored, "cache_k"),
+            values=_allocate_aligned(value_shape, stored, "cache_v"),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -166,10 +188,23 @@ class KeyValueCache(_ReadOnly, Operand):
         return {"C": self.capacity}
 
     @staticmethod
-    def bytes_for(positions: int, heads: int, head_dim: int, dtype: DType | str) -> int:
-        """Return the size of such a cache in bytes: 2 * C * K * h * itemsize."""
-        itemsize = dtype_named("bytes_for", dtype).itemsize
-        return 2 * _round_up(positions) * heads * head_dim * itemsize
+    def bytes_for(
+        positions: int, heads: int, head_dim: int, dtype: CacheDType | str
+    ) -> int:
+        """Return the size of such a cache in bytes: 2 * C * K * h * itemsize.
+
+        In q8_0, 32 elements have 34 bytes.
+        """
+        row_bytes = KeyValueCache.row_bytes(head_dim, dtype)
+        return 2 * _round_up(positions) * heads * row_bytes
+
+    @staticmethod
+    def row_bytes(head_dim: int, dtype: CacheDType | str) -> int:
+        """Return the bytes of a head's key or value at one position."""
+        dtype = _cache_dtype("row_bytes", dtype)
+        if isinstance(dtype, BlockDType):
+            return dtype.bytes_of(head_dim)
+        return head_dim * dtype.itemsize
 
     @property
     def nbytes(self) -> int:
@@ -213,14 +248,120 @@ class KeyValueCache(_ReadOnly, Operand):
         for block in (source, target):
             if not 0 <= block < blocks:
                 raise ShapeError(f"[copy_block] blocks must be in [0, {blocks}): {block}")
-        for x, size in (
-            (self.keys, BLOCK_POSITIONS // GROUP_POSITIONS),
-            (self.values, BLOCK_POSITIONS),
-        ):
-            bits = x.bits()
-            end = target * size
-            start = source * size
-            bits[:, end : end + size] = bits[:, start : start + size]
+        size = BLOCK_POSITIONS // GROUP_POSITIONS
+        end = target * size
+        start = source * size
+        for x in (self.keys, self.values):
+            groups = x.bits().reshape(self.heads, self.capacity // GROUP_POSITIONS, -1)
+            groups[:, end : end + size] = groups[:, start : start + size]
+
+    def stored_rows(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Return a copy of the bytes of positions `start <= s < stop`.
+
+        Returns:
+            An array [stop - start, 2, K, bytes] of keys and values, each with its codes
+            before its scales in q8_0.
+
+        Raises:
+            IndexOutOfRangeError: Unless `0 <= start <= stop <= positions`.
+        """
+        check_slice("stored_rows", start, stop, self.positions)
+        rows = [
+            np.concatenate(self._parts(views, start, stop), -1)
+            for views in (self._key_views(), self._value_views())
+        ]
+        return np.stack(rows, 1)
+
+    def store_rows(self, start: int, rows: npt.NDArray[np.uint8]) -> None:
+        """Write rows that `stored_rows` of a cache with the same sizes returned.
+
+        Raises:
+            IndexOutOfRangeError: If the cache has too few positions.
+            ShapeError: If the rows have another size.
+        """
+        stop = start + len(rows)
+        check_slice("store_rows", start, stop, self.positions)
+        row_bytes = self.row_bytes(self.head_dim, self.dtype)
+        shape = (len(rows), 2, self.heads, row_bytes)
+        if rows.shape != shape:
+            raise ShapeError(
+                f"[store_rows] rows.shape must equal {list(shape)}: {list(rows.shape)}"
+            )
+        places = self._group_and_lane(start, stop)
+        for index, views in enumerate((self._key_views(), self._value_views())):
+            first = 0
+            for view in views:
+                size = math.prod(view.shape[3:])
+                part = rows[:, index, :, first : first + size]
+                view[places] = part.reshape(len(rows), *view.shape[2:])
+                first += size
+
+    def _group_and_lane(
+        self, start: int, stop: int
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Return the groups of 16 places that contain some positions, and their lanes."""
+        places = [np.arange(*range_) for range_ in self.stored_ranges(start, stop)]
+        return np.divmod(np.concatenate([*places, np.arange(0)]), GROUP_POSITIONS)
+
+    def _parts(
+        self, views: list[npt.NDArray[np.uint8]], start: int, stop: int
+    ) -> list[npt.NDArray[np.uint8]]:
+        """Return copies [stop - start, K, bytes] of some positions of views."""
+        places = self._group_and_lane(start, stop)
+        return [
+            view[places].reshape(stop - start, self.heads, math.prod(view.shape[3:]))
+            for view in views
+        ]
+
+    def _key_views(self) -> list[npt.NDArray[np.uint8]]:
+        """Return views of the keys' bytes [C / 16, 16, K, ...]."""
+        K = self.heads
+        G = self.capacity // GROUP_POSITIONS
+        if not isinstance(self.dtype, BlockDType):
+            words = self.keys.bits().view(np.uint8).reshape(K, G, -1, GROUP_POSITIONS, 4)
+            return [words.transpose(1, 3, 0, 2, 4)]
+        codes, scales = self._block_views(self.keys)
+        by_position = codes.reshape(K, G, self.head_dim, GROUP_POSITIONS)
+        return [by_position.transpose(1, 3, 0, 2), scales]
+
+    def _value_views(self) -> list[npt.NDArray[np.uint8]]:
+        """Return views of the values' bytes [C / 16, 16, K, ...]."""
+        K = self.heads
+        G = self.capacity // GROUP_POSITIONS
+        if not isinstance(self.dtype, BlockDType):
+            rows = self.values.bits().view(np.uint8).reshape(K, G, GROUP_POSITIONS, -1)
+            return [rows.transpose(1, 2, 0, 3)]
+        codes, scales = self._block_views(self.values)
+        by_position = codes.reshape(K, G, GROUP_POSITIONS, self.head_dim)
+        return [by_position.transpose(1, 2, 0, 3), scales]
+
+    def _block_views(self, x: Tensor) -> tuple[npt.NDArray[np.uint8], ...]:
+        """Return a view of all codes [K, C / 16, 16 * h], and one of all scales.
+
+        The view of the scales has the shape [C / 16, 16, K, h / 32, bytes per scale].
+        """
+        groups = x.bits()
+        size = GROUP_POSITIONS * self.head_dim
+        shape = (*groups.shape[:2], -1, GROUP_POSITIONS, CACHE_Q8_0.scales.itemsize)
+        scales = groups[..., size:].reshape(shape)
+        return groups[..., :size], scales.transpose(1, 3, 0, 2, 4)
+
+    def rows(self, start: int, stop: int) -> tuple[npt.NDArray[Any], ...]:
+        """Return copies of the keys and values of positions `start <= s < stop`.
+
+        They are arrays [stop - start, K, h] of the dtype's bits, or the exact elements in
+        float32 if the dtype is q8_0.
+        """
+        arrays = []
+        for views in (self._key_views(), self._value_views()):
+            parts = self._parts(views, start, stop)
+            if isinstance(self.dtype, BlockDType):
+                codes = parts[0].view(np.int8)
+                scales = parts[1].view(np.float16).astype(np.float32)
+                arrays.append(codes * scales.repeat(self.dtype.block_size, -1))
+            else:
+                arrays.append(parts[0].view(self.dtype.bits_dtype))
+        return tuple(arrays)
 
 
 class Spans(_ReadOnly):
@@ -307,6 +448,16 @@ def _checked_spans(spans: Iterable[Any]) -> list[tuple[int, int, tuple[int, ...]
         text = "spans must be a sequence of (start_pos, tokens, blocks)"
         raise ShapeError(f"[Spans] {text}: {ascii(spans)[:80]}") from None
     return checked
+
+
+def _cache_dtype(op: str, dtype: CacheDType | str) -> CacheDType:
+    """Return the dtype of a cache, or raise DTypeError."""
+    if dtype is CACHE_Q8_0 or dtype == CACHE_Q8_0.name:
+        return CACHE_Q8_0
+    plain = dtype_named(op, dtype)
+    if plain is not bfloat16 and plain is not float32:
+        raise DTypeError(f"[{op}] dtype must be one of bfloat16, float32, q8_0: {plain}")
+    return plain
 
 
 def _round_up(positions: int) -> int:

@@ -37,6 +37,7 @@ Array = np.ndarray[Any, Any]
 # A weight, or a tensor: its memory is that of an array.
 Operand = Any
 _GROUP: int = lib.LANES
+Q8_0 = ml.CACHE_Q8_0
 ACTIVATIONS = {"int16": lib.ACTIVATIONS_INT16, "int8": lib.ACTIVATIONS_INT8}
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 
@@ -291,6 +292,25 @@ class Cache:
         return K, h, C
 
 
+class CodedCache(Cache):
+    """Keys and values [K, C / 16, bytes of a group], in q8_0."""
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        K, groups, nbytes = self.values.shape
+        h = nbytes // _GROUP * Q8_0.block_size // Q8_0.block_bytes
+        return K, h, groups * _GROUP
+
+
+def coded_shape(positions: int, K: int, h: int) -> tuple[int, int, int]:
+    """Return the shape of the keys and of the values in q8_0."""
+    return K, -(-positions // _GROUP), _GROUP * Q8_0.bytes_of(h)
+
+
+def cache_code(cache: Cache) -> int:
+    return Q8_0.code if isinstance(cache, CodedCache) else code(cache.values)
+
+
 def cache_shapes(
     positions: int, K: int, h: int, itemsize: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -301,7 +321,8 @@ def cache_shapes(
 def write_cache(cache: Cache, start_pos: int, xk: Operand, xv: Operand) -> None:
     lib.write_cache(
         pointer(cache.keys), pointer(cache.values), pointer(xk), pointer(xv), ffi.NULL,
-        len(array_of(xk)), start_pos, *cache.sizes, code(cache.values), get_num_threads(),
+        len(array_of(xk)), start_pos, *cache.sizes, code(xk), cache_code(cache),
+        get_num_threads(),
     )  # fmt: skip
 
 
@@ -321,7 +342,7 @@ def attention(
         pointer(out),
         scratch(
             lib.attention_scratch_bytes(
-                T, start_pos, H, K, h, limits.window, kind, threads
+                T, start_pos, H, K, h, limits.window, cache_code(cache), threads
             )
         ),
         pointer(xq),
@@ -339,6 +360,7 @@ def attention(
         scale,
         limits.soft_cap,
         kind,
+        cache_code(cache),
         threads,
     )
 

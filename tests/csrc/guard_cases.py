@@ -310,13 +310,21 @@ def fitting_get_rows(variant: Variant, sizes: Sizes) -> Sizes:
 
 
 def cache_in(memory: Memory, positions: int, K: int, h: int, dtype: Any) -> calls.Cache:
-    shapes = calls.cache_shapes(positions, K, h, dtype.itemsize)
-    return calls.Cache(*(filled(memory, shape, dtype) for shape in shapes))
+    if dtype is not calls.Q8_0:
+        shapes = calls.cache_shapes(positions, K, h, dtype.itemsize)
+        return calls.Cache(*(filled(memory, shape, dtype) for shape in shapes))
+    shape = calls.coded_shape(positions, K, h)
+    cache = calls.CodedCache(*(filled(memory, shape, np.uint8) for _ in range(2)))
+    for x in (cache.keys, cache.values):
+        scales = x[..., calls.lib.LANES * h :].view(np.float16)
+        scales[...] = np.abs(np.sin(np.arange(scales.size))).reshape(scales.shape)
+    return cache
 
 
 def run_attention(
     memory: Memory,
     dtype: Any,
+    cache_dtype: Any,
     heads: Sizes,
     is_limited: bool,
     T: int,
@@ -329,8 +337,8 @@ def run_attention(
     """
     (H, K) = heads
     start = max(0, positions - 1)
-    h = 2 * half
-    cache = cache_in(memory, start + T, K, h, dtype)
+    h = whole_blocks(cache_dtype, 2 * half)
+    cache = cache_in(memory, start + T, K, h, cache_dtype)
     shape = (T, H, h)
     out = memory.array(shape, dtype)
     xq = filled(memory, shape, dtype)
@@ -339,11 +347,17 @@ def run_attention(
 
 
 def run_write_cache(
-    memory: Memory, dtype: Any, K: int, T: int, positions: int, half: int
+    memory: Memory,
+    dtype: Any,
+    cache_dtype: Any,
+    K: int,
+    T: int,
+    positions: int,
+    half: int,
 ) -> None:
     start = max(0, positions - 1)
-    h = 2 * half
-    cache = cache_in(memory, start + T, K, h, dtype)
+    h = whole_blocks(cache_dtype, 2 * half)
+    cache = cache_in(memory, start + T, K, h, cache_dtype)
     new = (filled(memory, (T, K, h), dtype) for _ in range(2))
     calls.write_cache(cache, start, *new)
 
@@ -354,6 +368,8 @@ _SAME = PRODUCTS[:3]  # of operands of one type
 _QUANTIZED = [*FORMATS, *ml.GGML_DTYPES.values()]
 _QUANTIZED_PRODUCTS = [(x, kind, out) for x, _, out in _SAME for kind in _QUANTIZED]
 _INT8_PRODUCTS = [(bf16, Int8(kind), bf16) for kind in _QUANTIZED]
+# The dtype of the operands of attention, and that of the cache.
+_CACHES = ((bf16, bf16), (f32, f32), (bf16, calls.Q8_0))
 _LONG_SPANS = [(8191,), (8193,), (40_001,)]
 _LONG_ROWS = [(33, 1025), (3, 20_003), (1030, 33)]
 
@@ -439,13 +455,18 @@ CASES: dict[str, Case] = {
     "soft_cap": Case(run_soft_cap, [(dtype,) for dtype in ACTIVATIONS], 1, _LONG_SPANS),
     "attention": Case(
         run_attention,
-        list(product(ACTIVATIONS, ((1, 1), (3, 1), (6, 2)), (False, True))),
+        [
+            (*dtypes, heads, is_limited)
+            for dtypes, heads, is_limited in product(
+                _CACHES, ((1, 1), (3, 1), (6, 2)), (False, True)
+            )
+        ],
         3,
         [(1, 513, 32), (2, 512, 5), (40, 489, 17), (300, 1, 33), (1, 2049, 64)],
     ),
     "write_cache": Case(
         run_write_cache,
-        list(product(ACTIVATIONS, (1, 3))),
+        [(*dtypes, K) for dtypes, K in product(_CACHES, (1, 3))],
         3,
         [(700, 14, 5), (257, 1, 64)],
     ),

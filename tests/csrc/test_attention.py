@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from src import ml
+
 from . import calls
 from .calls import Cache, lib
 from .operands import (
@@ -61,6 +63,26 @@ def poisoned_cache(positions: int, K: int, h: int, dtype: Any) -> Cache:
     )
 
 
+def written_cache(positions: int, k: Array, v: Array, cache_dtype: Any) -> Cache:
+    """Return a poisoned cache with keys and values [S, K, h] of either dtype."""
+    _, K, h = k.shape
+    if cache_dtype is calls.Q8_0:
+        shape = calls.coded_shape(positions, K, h)
+        cache: Cache = calls.CodedCache(
+            *(np.full(shape, NAN_BYTE, np.uint8) for _ in range(2))
+        )
+    else:
+        cache = poisoned_cache(positions, K, h, k.dtype)
+    calls.write_cache(cache, 0, k, v)
+    return cache
+
+
+def rounded_to_q8_0(x: Array) -> Array:
+    """Return the elements that a cache in q8_0 stores for x [S, K, h]: float32."""
+    wide = ml.Tensor.from_numpy(x.astype(f32).reshape(-1, x.shape[-1]))
+    return ml.quantize(wide, calls.Q8_0).dequantize(ml.float32).numpy().reshape(x.shape)
+
+
 def operands(
     sizes: tuple[int, int, int], start: int, T: int, dtype: Any
 ) -> tuple[Array, ...]:
@@ -78,13 +100,13 @@ def attend(
     start: int,
     chunk: int = 0,
     limits: calls.Limits = calls.NO_LIMITS,
+    cache_dtype: Any = None,
 ) -> Array:
     """Write the positions before start at once, and then write and attend chunk by
     chunk.
     """
-    T, _, h = q.shape
-    cache = poisoned_cache(start + T + 5, k.shape[1], h, q.dtype)
-    calls.write_cache(cache, 0, k[:start], v[:start])
+    T = len(q)
+    cache = written_cache(start + T + 5, k[:start], v[:start], cache_dtype)
     out = empty(q.shape, q.dtype)
     for at in range(0, T, chunk or T):
         rows = slice(at, at + (chunk or T))
@@ -228,6 +250,40 @@ def test_attention_gives_the_same_bits_for_any_chunks(
     whole = bits(attend(q, k, v, 240))
     for chunk in (1, 7, 64):
         assert bits(attend(q, k, v, 240, chunk)) == whole
+
+
+@types
+@pytest.mark.parametrize("h", [32, 64, 96, 320])
+def test_attention_in_q8_0_has_the_bits_of_the_float32_elements_on_every_path(
+    dtype: Any, h: int
+) -> None:
+    sinks = normal((6,), f32, seed=9)
+    limited = calls.Limits(window=300, sinks=sinks, soft_cap=4.0)
+    for (start, T), limits in product(
+        ((0, 1), (255, 2), (700, 1), (490, 20)), (calls.NO_LIMITS, limited)
+    ):
+        q, k, v = operands((6, 2, h), start, T, dtype)
+        wide = q.astype(f32), rounded_to_q8_0(k), rounded_to_q8_0(v)
+        expected = bits(attend(*wide, start, limits=limits).astype(dtype))
+        run = partial(attend, q, k, v, start, 7, limits, calls.Q8_0)
+        check_same_bits(lambda run=run: bits(run()), threads=(1, 2))
+        assert bits(run()) == expected
+
+
+@types
+def test_elements_that_q8_0_cannot_store_make_their_block_nan(
+    isa: str, dtype: Any
+) -> None:
+    q, k, v = operands((4, 2, 64), 250, 12, dtype)
+    clean = attend(q, k, v, 250, cache_dtype=calls.Q8_0)
+    for bad, array in product((np.nan, np.inf, 1e7), (k, v)):
+        kept = array[257, 1, 3]
+        array[257, 1, 3] = bad
+        out = attend(q, k, v, 250, cache_dtype=calls.Q8_0).astype(f32)
+        array[257, 1, 3] = kept
+        assert bits(out[:7].astype(dtype)) == bits(clean[:7])
+        assert bits(out[:, :2].astype(dtype)) == bits(clean[:, :2])
+        assert np.isnan(out[7:, 2:, :32]).all()
 
 
 def test_scratch_does_not_grow_with_tokens_times_positions() -> None:

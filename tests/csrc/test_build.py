@@ -102,6 +102,7 @@ CHOICES = {
     "out_type",
     "weight_type",
     "bias_type",
+    "cache_type",
     "op",
     "halves",
     "streams",

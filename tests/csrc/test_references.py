@@ -33,6 +33,20 @@ def test_rotary_has_the_bits_of_its_reference(isa: str, h: int, halves: bool) ->
     assert bits(out) == bits(expected)
 
 
+@pytest.mark.parametrize("T", [1, 3])
+def test_attention_in_q8_0_has_the_bits_of_its_reference(isa: str, T: int) -> None:
+    K, G, h, S = 2, 3, 96, 520
+    xq = normal((T, K * G, h), f32)
+    keys, values = (normal((S, K, h), f32, seed=seed) for seed in (1, 2))
+    cache = ml.KeyValueCache(S, K, h, ml.CACHE_Q8_0)
+    ml.write_cache(cache, 0, *map(ml.Tensor.from_numpy, (keys, values)))
+    keys, values = (x.numpy() for x in ml.read_cache(cache, 0, S))
+    expected, weights = empty(xq.shape, f32), empty((S,), f32)
+    calls.attention_reference(xq, keys, values, S - T, weights, expected)
+    out = ml.attention(ml.Tensor.from_numpy(xq), cache, S - T).numpy()
+    assert bits(out) == bits(expected)
+
+
 @pytest.mark.parametrize("is_capped", [False, True])
 @pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize("window", [0, 1, 5, 255, 300])

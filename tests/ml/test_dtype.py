@@ -144,6 +144,7 @@ FLOATS = (ml.bfloat16, ml.float32)
 CALLS: dict[str, tuple[Callable[[Any], Any], Sequence[ml.DType]]] = {
     "KeyValueCache": (lambda d: ml.KeyValueCache(4, 1, 2, d).keys, FLOATS),
     "KeyValueCache.bytes_for": (lambda d: ml.KeyValueCache.bytes_for(4, 1, 2, d), FLOATS),
+    "KeyValueCache.row_bytes": (lambda d: ml.KeyValueCache.row_bytes(2, d), FLOATS),
     "QuantizedTensor": (
         lambda d: ml.QuantizedTensor(d, (2, 64), *QUANTIZED.parts()),
         (ml.int8_block,),

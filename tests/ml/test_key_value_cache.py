@@ -2,6 +2,8 @@
 cache.
 """
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,53 @@ def test_no_attribute_can_be_changed(name: str) -> None:
     assert getattr(cache, name) is before
 
 
+# ---- q8_0 ------------------------------------------------------------------------------
+
+
+def rounded_to_q8_0(x):
+    rows = x.contiguous().to(ml.float32).reshape(-1, x.shape[-1])
+    return ml.quantize(rows, "q8_0").dequantize(ml.float32).reshape(*x.shape).numpy()
+
+
+@EVERY_CACHE_DTYPE
+def test_a_cache_in_q8_0_has_the_elements_of_quantized_rows(dtype):
+    cache = ml.KeyValueCache(50, 2, 96, "q8_0")
+    plain = ml.KeyValueCache(50, 2, 96, ml.bfloat16)
+    assert cache.dtype is ml.CACHE_Q8_0
+    assert cache.nbytes == ml.KeyValueCache.bytes_for(50, 2, 96, "q8_0")
+    assert cache.nbytes == plain.nbytes * 34 / 64
+    xk, xv = (sample((2, 50, 96), dtype, seed).transpose(0, 1) for seed in (0, 1))
+    for start, stop in ((0, 1), (1, 20), (20, 50)):
+        ml.write_cache(cache, start, xk.slice(start, stop), xv.slice(start, stop))
+    for start, stop in ((0, 50), (0, 0), (3, 9), (15, 17), (49, 50)):
+        for x, expected in zip(ml.read_cache(cache, start, stop), (xk, xv), strict=True):
+            assert x.dtype is ml.float32
+            np.testing.assert_array_equal(x, rounded_to_q8_0(expected)[start:stop])
+    copy = pickle.loads(pickle.dumps(cache))
+    np.testing.assert_array_equal(copy.stored_rows(0, 50), cache.stored_rows(0, 50))
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32, ml.CACHE_Q8_0], ids=str)
+@pytest.mark.parametrize("ring", [None, 2])
+def test_stored_rows_are_the_same_in_another_cache(dtype, ring):
+    first = ml.KeyValueCache(700, 2, 32, dtype, ring)
+    second = ml.KeyValueCache(700, 2, 32, dtype, ring)
+    x = sample((700, 2, 32), ml.float32 if dtype is ml.CACHE_Q8_0 else dtype)
+    for start, stop in ((0, 300), (300, 600), (600, 700)):
+        ml.write_cache(first, start, x.slice(start, stop), x.slice(start, stop))
+    rows = first.stored_rows(450, 700)
+    assert rows.shape == (250, 2, 2, ml.KeyValueCache.row_bytes(32, dtype))
+    second.store_rows(450, rows)
+    for x, expected in zip(
+        ml.read_cache(second, 450, 700), ml.read_cache(first, 450, 700), strict=True
+    ):
+        np.testing.assert_array_equal(x.bits(), expected.bits())
+    with pytest.raises(ml.IndexOutOfRangeError, match=r"^\[store_rows\]"):
+        second.store_rows(451, rows)
+    with pytest.raises(ml.ShapeError, match=r"^\[store_rows\] rows.shape must equal"):
+        second.store_rows(0, rows[..., :-1])
+
+
 # ---- spans -----------------------------------------------------------------------------
 
 
@@ -71,6 +120,20 @@ def fill(cache, spans, dtype, seed):
     xv = sample((T, K, h), dtype, seed=seed + 1)
     ml.write_cache(cache, ml.Spans(spans), xk, xv)
     return xk, xv
+
+
+def test_sequences_in_blocks_in_q8_0_have_the_bits_of_contiguous_ones():
+    shared = ml.KeyValueCache(4 * BLOCK, K, 32, "q8_0")
+    alone = ml.KeyValueCache(300, K, 32, "q8_0")
+    x = sample((300, K, 32), ml.bfloat16, seed=3)
+    ml.write_cache(shared, ml.Spans([(0, 300, [3, 1])]), x, x)
+    ml.write_cache(alone, 0, x, x)
+    shared.copy_block(3, 0)
+    xq = sample((5, H, 32), ml.bfloat16, seed=9)
+    expected = ml.attention(xq, alone, 295).numpy()
+    for first in (3, 0):
+        result = ml.attention(xq, shared, ml.Spans([(295, 5, [first, 1])])).numpy()
+        np.testing.assert_array_equal(result, expected)
 
 
 @EVERY_CACHE_DTYPE

@@ -382,7 +382,12 @@ ml.write_cache(cache(), 0, f(2, 2, 4), of("bfloat16", 2, 2, 4)) ->
 ml.KeyValueCache(0, 2, 4, ml.float32) ->
     ShapeError: positions and head_dim must be >= 1 and heads >= 0: (0, 2, 4)
 ml.KeyValueCache(8, 2, 5, ml.bfloat16) -> ShapeError: head_dim must be even: 5
-ml.KeyValueCache(8, 2, 4, ml.float16) -> DTypeError: dtype must be one of bfloat16, float32: float16
+ml.KeyValueCache(8, 2, 4, ml.float16) ->
+    DTypeError: dtype must be one of bfloat16, float32, q8_0: float16
+ml.KeyValueCache(8, 2, 80, "q8_0") ->
+    ShapeError: head_dim must be a multiple of 32 for q8_0: 80
+ml.attention(of("float16", 1, 2, 32), ml.KeyValueCache(8, 2, 32, "q8_0"), 0) ->
+    DTypeError: xq.dtype must be bfloat16 or float32 for a cache in q8_0: float16
 # Tensor
 ml.Tensor.from_numpy([1.0]) -> TensorTypeError: type must equal numpy.ndarray: list
 ml.Tensor.from_numpy(np.zeros(3)) -> DTypeError: array.dtype must be one of DTYPES: dtype('float64')

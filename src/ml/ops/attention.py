@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from .. import kernels
-from ..checks import describe_operands, kernel_operand
-from ..dtype import complex64, float32
+from ..checks import KERNEL_DTYPES, describe_operands, kernel_operand
+from ..dtype import DType, complex64, float32
 from ..errors import DTypeError, ShapeError, TensorError
 from ..kernels import MULTIPLY_ADDS_PER_CALL, ffi, lib
-from ..key_value_cache import GROUP_POSITIONS, KeyValueCache, Spans
+from ..key_value_cache import CACHE_Q8_0, KeyValueCache, Spans
 from ..layout import check_slice, checked_ints
 from ..op import op, op_that_changes
 from ..tensor import Tensor, allocate
@@ -158,8 +158,9 @@ def write_cache(
         cache: A cache with K heads of size h.
         start_pos: The position of the first new token, or a `Spans` object for several
             sequences.
-        xk: Rotated keys [T, K, h] with the dtype of the cache.
-        xv: Values [T, K, h] with the dtype of the cache.
+        xk: Rotated keys [T, K, h] with the dtype of the cache, or bfloat16 or float32 if
+            the cache is in q8_0.
+        xv: Values [T, K, h] with the dtype of the keys.
 
     Raises:
         ShapeError: If the sizes do not match the cache, if its positions are exceeded, or
@@ -187,7 +188,8 @@ def write_cache(
         xk = xk.contiguous()
         xv = xv.contiguous()
     threads = kernels.threads
-    code = cache.dtype.code
+    code = xk._dtype.code
+    cache_code = cache.dtype.code
     for row, count, first, _, blocks in parts:
         lib.write_cache(
             cache.keys._pointer,
@@ -201,6 +203,7 @@ def write_cache(
             h,
             cache.capacity,
             code,
+            cache_code,
             threads,
         )
 
@@ -217,7 +220,13 @@ def _checked_parts(
 
     For each sequence, return the four numbers of `Spans.parts` and a C array of blocks.
     """
-    if x._dtype is not cache.dtype:
+    is_quantized = cache.dtype is CACHE_Q8_0
+    if not (x._dtype in KERNEL_DTYPES if is_quantized else x._dtype is cache.dtype):
+        if is_quantized:
+            raise DTypeError(
+                f"[{op}] {label}.dtype must be bfloat16 or float32 for a cache in "
+                f"{cache.dtype}: {x.dtype}"
+            )
         dtypes = f"{x.dtype} != {cache.dtype} ({describe_operands((label, x))})"
         raise DTypeError(f"[{op}] {label}.dtype must equal cache.dtype: {dtypes}")
     if len(x._shape) != 3 or x._shape[2] != cache.head_dim:
@@ -278,7 +287,8 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
         stop: The end of the range, at most `cache.positions`. It is not clamped.
 
     Returns:
-        The keys and the values, each a tensor [stop - start, K, h].
+        The keys and the values, each a tensor [stop - start, K, h] with the dtype of the
+        cache, or of the exact elements in float32 if the cache is in q8_0.
 
     Raises:
         IndexOutOfRangeError: Unless `0 <= start <= stop <= cache.positions`.
@@ -291,22 +301,11 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
             "[read_cache] start must be >= the first position in the ring: "
             f"{start}, {cache.first_kept(stop)}"
         )
-    K = cache.heads
-    h = cache.head_dim
-    keys, values = (allocate((stop - start, K, h), cache.dtype) for _ in range(2))
-    row = 0
-    for begin, end in cache.stored_ranges(start, stop):
-        rows = slice(row, row + end - begin)
-        values.bits()[rows] = cache.values.bits()[:, begin:end].swapaxes(0, 1)
-        first = begin // GROUP_POSITIONS
-        last = -(-end // GROUP_POSITIONS)
-        groups = cache.keys.bits()[:, first:last]
-        # [K, groups, words, 16, elements per word] -> [groups, 16, K, words, elements]
-        # -> [positions, K, h]
-        groups = groups.transpose(1, 3, 0, 2, 4).reshape(-1, K, h)
-        skipped = first * GROUP_POSITIONS
-        keys.bits()[rows] = groups[begin - skipped : end - skipped]
-        row = rows.stop
+    dtype = cache.dtype if isinstance(cache.dtype, DType) else float32
+    shape = (stop - start, cache.heads, cache.head_dim)
+    keys, values = (allocate(shape, dtype) for _ in range(2))
+    for x, rows in zip((keys, values), cache.rows(start, stop), strict=True):
+        x.bits()[...] = rows.view(dtype.bits_dtype)
     return keys, values
 
 
@@ -329,15 +328,17 @@ def attention(
     The result is bit-identical to `matmul`, `multiply` by 1 / sqrt(h), `softmax` and
     `matmul` with the values in float32. It does not depend on how tokens are divided into
     calls, or on the number of threads. With a window, the positions before it are not
-    read, and the sums keep the order of the positions in the sequence.
+    read, and the sums keep the order of the positions in the sequence. If the cache is in
+    q8_0, the queries and the elements of the cache are widened to float32, exactly.
 
     The maximum of a softmax with a sink includes the sink. The exponential of position s
     is added to lane s mod 16 of their sum, in the order of positions. That of a sink is
     the first addend of lane 0.
 
     Args:
-        xq: Rotated queries [T, H, h] with the dtype of the cache. H must be a multiple of
-            K, the number of heads in the cache.
+        xq: Rotated queries [T, H, h] with the dtype of the cache, or bfloat16 or float32
+            if the cache is in q8_0. H must be a multiple of K, the number of heads in the
+            cache.
         cache: The cache, in which all positions below start_pos + T have been written.
         start_pos: The position of the first token, or a `Spans` object for several
             sequences, which do not attend to each other.
@@ -393,6 +394,7 @@ def attention(
         return result
     threads = kernels.threads
     code = xq._dtype.code
+    cache_code = cache.dtype.code
     scale = 1 / (divisor or math.sqrt(h))
     for row, tokens, first, end, blocks in parts:
         most_seen = min(first + tokens, window or sys.maxsize)
@@ -402,7 +404,7 @@ def attention(
             # The size is sufficient for all positions of the sequence, so that only the
             # first call allocates memory.
             most = lib.attention_scratch_bytes(
-                count, end - count, H, K, h, window or 0, code, threads
+                count, end - count, H, K, h, window or 0, cache_code, threads
             )
             lib.attention(
                 _row_pointer(result, row) if row else result._pointer,
@@ -422,6 +424,7 @@ def attention(
                 scale,
                 soft_cap or 0.0,
                 code,
+                cache_code,
                 threads,
             )
             row = row + count

@@ -386,7 +386,8 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
     Args:
         a: A real floating-point tensor [..., m, k] or [k].
         b: A tensor [..., k, n] or [k] with the same dtype, or with a narrower dtype whose
-            values the dtype of `a` can represent. Leading dimensions broadcast.
+            values the dtype of `a` can represent. With `dtype`, `a` may have the narrower
+            dtype instead. Leading dimensions broadcast.
         dtype: The dtype of the result. The default is the dtype of `a`.
 
     Returns:
@@ -400,6 +401,8 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
     check_float("matmul", a, b)
     if _is_compatible(a._dtype, b._dtype):
         b = b.to(a._dtype)
+    elif dtype is not None and _is_compatible(b._dtype, a._dtype):
+        a = a.to(b._dtype)
     check_same_dtype("matmul", a, b)
     dtype = a._dtype if dtype is None else float_dtype("matmul", dtype)
     check_ndim_at_least("matmul", a, 1)

@@ -39,6 +39,14 @@ check_linear = partial(
 )
 
 
+def test_matmul_widens_either_operand_if_the_dtype_of_the_result_is_chosen():
+    a = sample((3, 40), ml.bfloat16)
+    b = sample((40, 5), seed=1)
+    expected = ml.matmul(a.to(ml.float32), b)
+    check_same(ml.matmul(a, b, ml.float32), expected.numpy())
+    check_same(ml.matmul(a, b, ml.bfloat16), expected.to(ml.bfloat16).numpy())
+
+
 # ---- linear_transformation -------------------------------------------------------------
 
 
