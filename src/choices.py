@@ -1,4 +1,4 @@
-"""The choices for three flags, shared by the command line and the engine.
+"""The choices for four flags, shared by the command line and the engine.
 
 This module imports nothing from the package, so that `--help` need not load NumPy.
 """
@@ -11,6 +11,10 @@ ATTENTIONS = ("fused", "eager")
 ACTIVATIONS = ("int16", "int8")
 """How products with block-quantized weights round bfloat16 activations: to integers of 16
 or 8 bits. The first choice is the default."""
+
+CACHE_TYPES = ("plain", "q8_0")
+"""How the cache stores keys and values: in the dtype of the activations, or as codes of 8
+bits with a scale per 32 elements of a head. The first choice is the default."""
 
 QUANTIZED_TYPES: Mapping[str, str] = {
     "nf4": "nf4",

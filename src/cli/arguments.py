@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from .. import __version__
 from ..chat_formats import CHAT_FORMATS
-from ..choices import ACTIVATIONS, ATTENTIONS, QUANTIZED_TYPES
+from ..choices import ACTIVATIONS, ATTENTIONS, CACHE_TYPES, QUANTIZED_TYPES
 from ..sampling_steps import STEPS
 from ..trace.events import STAGES
 from ..untrusted import parse_strict_json, replace_surrogates
@@ -115,8 +115,11 @@ _NOT_WITH = (
         for earlier, later in combinations(_ACTIONS, 2)
         if (earlier, later) not in _TOGETHER
     ),
-    ("--verify", ("--dequantize", "--quantize")),
-    ("--activations", ("--save-quantized", "--save-gguf", "--merge-lora")),
+    ("--verify", ("--dequantize", "--quantize", "--cache-type")),
+    *(
+        (flag, ("--save-quantized", "--save-gguf", "--merge-lora"))
+        for flag in ("--activations", "--cache-type")
+    ),
     ("--json", _REPORTS),
     (
         "--lora",
@@ -414,6 +417,12 @@ class Options(_StepOptions):
         {"choices": ACTIVATIONS, "metavar": "TYPE"},
         "round activations to int16, or to int8, which is faster and less accurate, in "
         "products with quantized weights (default: int16)",
+    ]
+    cache_type: Annotated[
+        str | None,
+        {"choices": CACHE_TYPES, "metavar": "TYPE"},
+        "store keys and values in the dtype of the activations (plain), or with 8 bits "
+        "per element (q8_0) (default: plain)",
     ]
     lora: Annotated[
         tuple[tuple[Path, float], ...],

@@ -66,7 +66,7 @@ _REFUSED = {
     "the environment variable HF_TOKEN contains the token": "-hft= --hf-token=",
     '-s "$(cat FILE)" reads the text of a file': "-sysf= --system-prompt-file=",
     "the shell reads escapes: $'two\\nlines'": "-e --escape",
-    "the cache has the dtype of the activations": (
+    "--cache-type sets the type of keys and values": (
         "-ctk= --cache-type-k= -ctv= --cache-type-v= --kv-bits= --kv-group-size= "
         "--quantized-kv-start="
     ),

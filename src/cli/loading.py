@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.names import is_matrix
-from ..choices import ACTIVATIONS, QUANTIZED_TYPES
+from ..choices import ACTIVATIONS, CACHE_TYPES, QUANTIZED_TYPES
 from ..inference import ChatTemplate, InferenceEngine, SamplingDefaults
 from ..inference.chat_encoding import template_to_write
 from ..memory import available_memory, readable_bytes
@@ -120,6 +120,7 @@ def open_second_model(
             dequantize=False,
             quantize=None,
             activations=None,
+            cache_type=None,
             rope_scaling_factor=None,
         )
     source = find_named_source(options, console)
@@ -136,8 +137,14 @@ def _load(
     taken: int = 0,
 ) -> tuple[Model, int]:
     """Load a model after checking that its memory and `taken` bytes fit together."""
+    arguments = load_arguments(options)
     forecast = forecast_memory(
-        source, positions, DEFAULT_CONTEXT_LENGTH, options.quantize, options.dequantize
+        source,
+        positions,
+        DEFAULT_CONTEXT_LENGTH,
+        options.quantize,
+        options.dequantize,
+        arguments["cache_type"],
     )
     if forecast.free is not None:
         forecast = replace(forecast, free=max(forecast.free - taken, 0))
@@ -147,7 +154,7 @@ def _load(
     console.show_progress("loading the model")
     try:
         progress = _quantizing_progress(console)
-        model = load_model(source, progress=progress, **load_arguments(options))
+        model = load_model(source, progress=progress, **arguments)
     finally:
         console.clear_progress()
     if options.activations is not None and model.activations is None:
@@ -165,6 +172,7 @@ def load_arguments(options: Options) -> dict[str, Any]:
         "dequantize": options.dequantize,
         "quantize": options.quantize,
         "activations": options.activations or ACTIVATIONS[0],
+        "cache_type": options.cache_type or CACHE_TYPES[0],
     }
 
 
@@ -220,12 +228,15 @@ def loading_line(engine: InferenceEngine, defaults: SamplingDefaults) -> str:
         if key.startswith("layers.") and is_matrix(key)
     )
     kinds = ", ".join(kind for kind, _ in in_layers.most_common())
+    cache = readable_bytes(engine.context.nbytes)
+    if model.args.cache_type != CACHE_TYPES[0]:
+        cache += f", {model.args.cache_type}"
     if model.activations not in (None, ACTIVATIONS[0]):
         kinds += f" with {model.activations} activations"
     return (
         f"{model.source.name}: {size} parameters, {kinds}, "
         f"{readable_bytes(nbytes)}; context {engine.sequence_length} tokens, "
-        f"{readable_bytes(engine.context.nbytes)}"
+        f"{cache}"
         f"{f'; {defaults}' if defaults.settings else ''}"
     )
 

@@ -2,14 +2,14 @@
 
 A prompt cache is a safetensors file. Its metadata contains everything on which the bits
 of the keys and values depend, except the tokens: the program version, the instruction
-set, the activations of products, a digest of the model, and a digest of the adapters. The
-file contains these tensors:
+set, the activations of products, the dtype of the cache, a digest of the model, and a
+digest of the adapters. The file contains these tensors:
 
 - `blocks` [blocks, 3]: for each block, the index of its parent or -1, its length, and 1
   if layers with a window contain it, or else 0.
 - `ids` [positions]: the token ids of all blocks.
-- `rows` [rows, 2, K, h]: for each block, the keys and values [length, layers, 2, K, h] of
-  the layers that contain it.
+- `rows` [rows, 2, K, bytes]: for each block, the keys and values [length, layers, 2, K,
+  bytes] of the layers that contain it, as the cache stores them.
 - `sha256` [blocks, 32]: for each block, a digest of the metadata, the parent's digest,
   the token ids, and the keys and values.
 
@@ -42,7 +42,8 @@ BLOCK = ml.BLOCK_POSITIONS
 _MOST_BLOCKS = 2048
 # (parent's index or -1, tokens, cache position of the first token, has_windows)
 SavedBlock = tuple[int, Sequence[int], int, bool]
-# (parent's index or -1, tokens, keys and values [length, layers, 2, K, h], has_windows)
+# (parent's index or -1, tokens, keys and values [length, layers, 2, K, bytes],
+# has_windows)
 ReadBlock = tuple[int, list[int], ml.Tensor, bool]
 Caches = Sequence[ml.KeyValueCache]
 
@@ -52,9 +53,9 @@ def compatibility_header(
 ) -> dict[str, str]:
     """Return the compatibility header.
 
-    It contains the version, the instruction set, the activations, the model digest, and a
-    digest of the adapters and their factors. Raise PromptCacheError if a weight file
-    cannot be read.
+    It contains the version, the instruction set, the activations, the dtype of the cache,
+    the model digest, and a digest of the adapters and their factors. Raise
+    PromptCacheError if a weight file cannot be read.
     """
     dtypes = sorted((name, str(weight.dtype)) for name, weight in model.tensors.items())
     digest = hashlib.sha256(repr((model.args, dtypes)).encode())
@@ -68,6 +69,7 @@ def compatibility_header(
         "version": __version__,
         "isa": isa,
         "activations": str(model.activations),
+        "cache": str(model.args.cache_dtype),
         "model": digest.hexdigest(),
         "adapters": "none" if not adapters else changed.hexdigest(),
     }
@@ -82,11 +84,12 @@ def _layers(model: Model, has_windows: bool) -> list[int]:
 def _layout(model: Model, blocks: int, positions: int, rows: int) -> list[NewTensor]:
     """Return the tensors of a prompt cache, in file order."""
     args = model.args
-    shape = rows, 2, args.n_kv_heads, args.head_dim
+    row_bytes = ml.KeyValueCache.row_bytes(args.head_dim, args.cache_dtype)
+    shape = rows, 2, args.n_kv_heads, row_bytes
     return [
         NewTensor("blocks", "I32", (blocks, 3)),
         NewTensor("ids", "I32", (positions,)),
-        NewTensor("rows", args.dtype.file_name, shape),
+        NewTensor("rows", "U8", shape),
         NewTensor("sha256", "U8", (blocks, 32)),
     ]
 
@@ -136,9 +139,8 @@ def save_blocks(
         for parent, tokens, first, has_windows in blocks:
             end = first + len(tokens)
             layers = _layers(model, has_windows)
-            pairs = (ml.read_cache(caches[layer], first, end) for layer in layers)
-            tensors = [tensor.bits() for pair in pairs for tensor in pair]
-            rows = np.stack(tensors, 1).view(np.uint8).data if tensors else b""
+            arrays = [caches[layer].stored_rows(first, end) for layer in layers]
+            rows = np.stack(arrays, 1).data if arrays else b""
             before = b"" if parent == -1 else digests[parent]
             digests.append(_digest(metadata, before, tokens, rows))
             yield rows
@@ -150,7 +152,7 @@ def save_blocks(
 def write_rows(caches: Caches, first: int, rows: ml.Tensor) -> None:
     """Write a block's keys and values to the caches of some layers, from `first` on."""
     for index, cache in enumerate(caches):
-        ml.write_cache(cache, first, rows[:, index, 0], rows[:, index, 1])
+        cache.store_rows(first, rows.numpy()[:, index])
 
 
 def read_blocks(

@@ -23,6 +23,7 @@ from ..checkpoint.names import (
     rows_of,
 )
 from ..checkpoint.params import LARGEST_SIZE
+from ..choices import CACHE_TYPES
 from .errors import mismatch
 
 # A smaller epsilon may vanish when it is added to a squared float32 element. A row of
@@ -207,7 +208,7 @@ class ModelArgs:
         max_context_length: The maximum number of positions. With a sliding window, it is
             at most the size of the window, so that every token can see all earlier tokens
             and attention needs no other change.
-        dtype: The dtype of the activations and the KV cache, determined by the matrices.
+        dtype: The dtype of the activations, determined by the matrices.
         feed_forward_dtype: The dtype to which the inputs of the feed-forward matrices are
             rounded, or None for `dtype`. It is bfloat16 for BF16 weights in GGUF files,
             whose `dtype` is float32.
@@ -218,9 +219,11 @@ class ModelArgs:
         norm_offset: The number that is added to the weights of norms in the files.
         biases: The matrices in a layer that have biases, out of `wq` to `w3`.
         layer_rows: The names and sizes of the tensors in a layer.
+        cache_type: "plain" for a KV cache in `dtype`, or "q8_0".
 
     Raises:
-        ModelConfigError: The heads do not divide evenly, or the head dimension is odd.
+        ModelConfigError: The heads do not divide evenly, the head dimension is odd or not
+            a multiple of 32 with a q8_0 cache, or a value is out of range.
     """
 
     dim: int
@@ -241,6 +244,7 @@ class ModelArgs:
     norm_offset: float = 0.0
     biases: tuple[str, ...] = ()
     layer_rows: tuple[TensorRow, ...] = field(default=LAYER_ROWS, repr=False)
+    cache_type: str = CACHE_TYPES[0]
 
     def __post_init__(self) -> None:
         if self.n_heads % (self.n_kv_heads or 1):
@@ -250,6 +254,13 @@ class ModelArgs:
         if self.head_dim % 2:
             rule = "an even number, because RoPE rotates pairs"
             raise mismatch("head dimension", rule, self.head_dim)
+        if self.cache_type not in CACHE_TYPES:
+            rule = f"one of {', '.join(CACHE_TYPES)}"
+            raise mismatch("cache_type", rule, ascii(self.cache_type)[:80])
+        block_size = getattr(self.cache_dtype, "block_size", 1)
+        if self.head_dim % block_size:
+            rule = f"plain, because heads of {self.head_dim} elements are not a multiple"
+            raise mismatch("cache_type", f"{rule} of {block_size}", self.cache_type)
         if not _SMALLEST_NORM_EPS <= self.norm_eps <= 1.0:
             raise mismatch(
                 "norm_eps", f"{_SMALLEST_NORM_EPS:g} to 1", f"{self.norm_eps:g}"
@@ -257,6 +268,11 @@ class ModelArgs:
         for theta, scaling in self.rope_tables:
             if isinstance(scaling, YarnRopeScaling) and theta <= 1:
                 raise mismatch("rope_theta", "more than 1 with YaRN", f"{theta:g}")
+
+    @property
+    def cache_dtype(self) -> ml.DType | ml.BlockDType:
+        """Return the dtype of the KV cache."""
+        return self.dtype if self.cache_type == CACHE_TYPES[0] else ml.CACHE_Q8_0
 
     @property
     def group_size(self) -> int:

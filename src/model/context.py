@@ -35,7 +35,7 @@ class CacheMemory:
         args, sequence_length: See Args.
         is_pool: Whether several sequences share the blocks.
         blocks: The number of blocks. The last block of a single sequence may be shorter.
-        caches: For each layer, the rotated keys and the values in the activation dtype.
+        caches: For each layer, the rotated keys and the values in the dtype of the cache.
             In the memory of a single sequence, layers with a window have rings.
         rotations: Rotary table, complex64 [sequence_length, h/2].
         window: The largest window of a layer, or 1 without windows.
@@ -148,7 +148,7 @@ class InferenceContext:
 
     @property
     def caches(self) -> tuple[ml.KeyValueCache, ...]:
-        """For each layer, the rotated keys and the values in the activation dtype."""
+        """For each layer, the rotated keys and the values in the dtype of the cache."""
         return self._memory.caches
 
     @property
@@ -337,7 +337,7 @@ def _allocate(
     ring = None if is_pool else ring_blocks(args, sequence_length)
     try:
         caches = tuple(
-            ml.KeyValueCache(*shape, args.dtype, None if window is None else ring)
+            ml.KeyValueCache(*shape, args.cache_dtype, None if window is None else ring)
             for window in args.windows
         )
         return caches, rotary_table(args, sequence_length)

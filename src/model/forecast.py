@@ -45,14 +45,23 @@ def layer_positions(args: ModelArgs, positions: int, is_pool: bool = False) -> l
 def kv_cache_bytes(args: ModelArgs, positions: int, is_pool: bool = False) -> int:
     """Return the size of a KV cache in bytes: 2 * C * K * h * itemsize for each layer.
 
-    C is the number of positions of the layer, rounded up to a multiple of 16. `is_pool`
-    is whether several sequences share the cache.
+    C is the number of positions of the layer, rounded up to a multiple of 16. In q8_0,
+    the size of an element is 34 / 32 bytes. `is_pool` is whether several sequences share
+    the cache.
     """
-    shape = args.n_kv_heads, args.head_dim, args.dtype
+    shape = args.n_kv_heads, args.head_dim, args.cache_dtype
     return sum(
         ml.KeyValueCache.bytes_for(each, *shape)
         for each in layer_positions(args, positions, is_pool)
     )
+
+
+def _element_bytes(args: ModelArgs) -> str:
+    """Return the size of an element of the cache in bytes, as text."""
+    dtype = args.cache_dtype
+    if isinstance(dtype, ml.BlockDType):
+        return f"{dtype.block_bytes}/{dtype.block_size}"
+    return str(dtype.itemsize)
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ class MemoryForecast:
         count = counts[0] if len(counts) == 1 else f"({' + '.join(counts)})"
         cache = (
             f"keys and values (2 * {count} * "
-            f"{args.n_kv_heads} heads * {args.head_dim} * {args.dtype.itemsize} bytes)"
+            f"{args.n_kv_heads} heads * {args.head_dim} * {_element_bytes(args)} bytes)"
         )
         copied = {self.copied_as: self.copied} if self.copied else {}
         return copied | {

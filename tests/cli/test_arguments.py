@@ -210,7 +210,7 @@ def test_the_flags_of_llama_cpp_name_a_model_of_the_hub(arguments, name):
 VALUES = {
     "--system": "x", "--think": "on", "--chat-format": "llama3", "--quantize": "nf4",
     "--overflow": "drop", "--template-arg": "name=1", "--attention": "eager",
-    "--activations": "int8",
+    "--activations": "int8", "--cache-type": "q8_0",
 }  # fmt: skip
 
 

@@ -130,6 +130,14 @@ def test_activations_are_chosen_and_the_loading_line_says_so(run, tmp_path):
         assert (done.returncode, b"activations" in done.stderr) == (0, False)
 
 
+def test_a_cache_type_is_chosen_and_the_loading_line_says_so(run):
+    question = "What is the capital of France?"
+    done = run("--cache-type", "q8_0", "-p", question, "-v", "-c", "64")
+    assert (done.returncode, b"Paris" in done.stdout) == (0, True)
+    assert b"; context 64 tokens, 34.0 KiB, q8_0" in done.stderr
+    assert b"keys and values in q8_0" in done.stderr
+
+
 def test_activations_without_quantized_products_are_warned_of(run):
     flags = ("-p", "What is the capital of France?", "--temperature", "0")
     plain = run(*flags)
