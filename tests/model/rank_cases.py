@@ -3,8 +3,10 @@ tests.model.rank_cases FILE`.
 
 FILE is a JSON list of [path of a model, what to quantize it to or null, or "resident", or
 "dequantize" and perhaps what to quantize it to after that; "activations" among these
-words rounds to 8 bits, and "adapter PATH" runs all passes with an adapter]. Rank 0 prints a JSON list of what each case gave: a digest of all logits, and for "resident" a
-list with the bytes of the weight files that are resident on each rank.
+words rounds to 8 bits, "cache" stores keys and values in q8_0, and "adapter PATH" runs
+all passes with an adapter]. Rank 0 prints a JSON list of what each case gave: a digest of
+all logits, and for "resident" a list with the bytes of the weight files that are resident
+on each rank.
 """
 
 import hashlib
@@ -82,17 +84,20 @@ def run(cases: list[list[Any]], ranks: Ranks | None) -> list[Any]:
         words = [] if how is None or how == "resident" else how.split()
         dequantize = "dequantize" in words
         activations = "int8" if "activations" in words else "int16"
+        cache_type = "q8_0" if "cache" in words else "plain"
         adapter_path = None
         if "adapter" in words:
             at = words.index("adapter")
             adapter_path = words[at + 1]
             words = words[:at]
-        formats = [word for word in words if word not in ("dequantize", "activations")]
+        settings = ("dequantize", "activations", "cache")
+        formats = [word for word in words if word not in settings]
         model = load_model(
             path,
             dequantize=dequantize,
             quantize=formats[0] if formats else None,
             activations=activations,
+            cache_type=cache_type,
             ranks=ranks,
         )
         adapters: ml.ScaledAdapters = ()

@@ -166,7 +166,7 @@ def test_two_ranks_give_the_bits_of_one(tmp_path: Path) -> None:
     )
     tied = gguf_files(tmp_path)[-1]
     cases = [(grouped, None), (grouped, "nf4"), (tied, None), (tied, "dequantize")]
-    cases += [(tied, "dequantize nf4"), (tied, "activations")]
+    cases += [(tied, "dequantize nf4"), (tied, "activations"), (None, "cache")]
     same_bits(cases, tmp_path, (2,))
 
 
@@ -180,6 +180,7 @@ def test_any_number_of_ranks_gives_the_bits_of_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ranks_of_two_instruction_sets_give_the_bits_of_one(tmp_path: Path) -> None:
     cases: list[Any] = [(None, None), (None, "nf4"), (gguf_files(tmp_path)[-1], None)]
+    cases.append((None, "cache"))
     other = ":", "-n", "1", "env", "LLAMA_BOLTS_ISA=avx2"
     assert on_ranks(1, cases, tmp_path, *other) == expected(cases)
 
