@@ -118,7 +118,12 @@ def run_eager(
     T, H, _ = xq.shape
     args = SimpleNamespace(group_size=H // cache.heads)
     model: Any = SimpleNamespace(
-        args=args, divisor=divisor, window=window, sinks=sinks, soft_cap=soft_cap
+        args=args,
+        divisor=divisor,
+        window=window,
+        sinks=sinks,
+        soft_cap=soft_cap,
+        limits={},
     )
     is_llama = window is None and sinks is None and soft_cap is None
     form = LlamaAttention.eager if is_llama else WindowAttention.eager
@@ -246,3 +251,18 @@ def test_a_window_of_all_positions_is_no_window() -> None:
     np.testing.assert_array_equal(ml.attention(xq, cache, 295, None, 300).bits(), plain)
     other = ml.attention(xq, cache, 295, None, 299).bits()
     assert (other[4] != plain[4]).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_both_forms_give_the_same_bits_with_a_q8_0_cache(dtype: ml.DType) -> None:
+    random = np.random.default_rng(5)
+    T, S, K, G, h = 9, 530, 2, 3, 64
+    cache = ml.KeyValueCache(S, K, h, "q8_0")
+    ml.write_cache(cache, 0, *(drawn(random, (S, K, h), dtype) for _ in range(2)))
+    xq = drawn(random, (T, K * G, h), dtype)
+    for window, soft_cap in ((None, None), (5, None), (300, 1.5)):
+        limits = 8.0, window, None, soft_cap
+        fused = ml.attention(xq, cache, S - T, *limits)
+        eager = run_eager(xq, cache, S - T, *limits)
+        assert fused.dtype is eager.dtype is dtype
+        np.testing.assert_array_equal(fused.bits(), eager.contiguous().bits())
