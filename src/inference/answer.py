@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from .errors import ContextFullError, GrammarError, NumericError, PromptError
 from .request import Request, SlowMask
 from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import Drafter, PassCosts
+
+if TYPE_CHECKING:
+    from ..model import Interventions
 
 # How many candidates a trace shows per token.
 TRACED_CANDIDATES = 5
@@ -224,14 +227,15 @@ class Answer:
             continued.
         limit: The maximum number of tokens to draw.
         adapters: The adapters with their factors, without factors of 0.
+        interventions: The changes of tensors in the passes of the answer.
         sampler: The sampler that draws the tokens.
         stats: The token counts and timings so far.
         newest: The most recently drawn token.
         is_over: Whether the last step has been made.
 
     Raises:
-        PromptError, TokenIdError, ContextFullError, CheckpointError: As in
-            `InferenceEngine.generate`.
+        PromptError, TokenIdError, ContextFullError, CheckpointError, InterventionError:
+            As in `InferenceEngine.generate`.
     """
 
     def __init__(self, model: Model, sequence_length: int, request: Request) -> None:
@@ -248,6 +252,9 @@ class Answer:
         model.checkpoint.check_unchanged()
         self.request = request
         self.adapters = _checked_adapters(model, request.adapters)
+        self.interventions = _checked_interventions(
+            model, sequence_length, request.interventions
+        )
         self._model = model
         self._slow_mask = request.mask if isinstance(request.mask, SlowMask) else None
         self._text = AnswerText(model, request.stop, request.end_ids, request.new_text)
@@ -450,6 +457,20 @@ def _checked_adapters(model: Model, adapters: object) -> ScaledAdapters:
         if factor:
             checked.append((adapter, float(factor)))
     return tuple(checked)
+
+
+def _checked_interventions(
+    model: Model, sequence_length: int, interventions: "Interventions"
+) -> "Interventions":
+    """Return the interventions of a request, whose positions must be in the context."""
+    if not interventions:
+        return ()
+    from ..model.interventions import check_interventions
+
+    checked = check_interventions(model, interventions)
+    for intervention in checked:
+        intervention.check_positions(sequence_length)
+    return checked
 
 
 def _checked_forced(model: Model, forced_ids: Sequence[int]) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from .. import memory
 from ..checkpoint import CheckpointError
@@ -34,6 +34,9 @@ from .prompt_cache import load_pool, save_pool
 from .request import Request, TokenMask
 from .sampling import Choice, SamplingArgs
 from .turns import Ticket, Turns, ticket_to_drop
+
+if TYPE_CHECKING:
+    from ..model import Interventions
 
 # Maximum total time that the requests in a pass wait for masks that are not ready. This
 # is longer than a typical mask takes, but much shorter than a pass of a 1B model. A
@@ -230,6 +233,7 @@ class BatchEngine:
         client: Hashable = None,
         prefix_group: Hashable = None,
         adapters: ScaledAdapters = (),
+        interventions: "Interventions" = (),
     ) -> SubmittedAnswer:
         """Submit a prompt without waiting for its answer. Any thread may call this.
 
@@ -244,7 +248,8 @@ class BatchEngine:
 
         Args:
             prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates,
-                mask, time_limit, prompt_candidates, client, prefix_group, adapters: See
+                mask, time_limit, prompt_candidates, client, prefix_group, adapters,
+                interventions: See
                 `Request`.
             deliver: A function that is called with each step, or with the error that ends
                 the answer. It must not block. The engine thread calls it, or a thread
@@ -277,6 +282,7 @@ class BatchEngine:
             client=client,
             prefix_group=prefix_group,
             adapters=adapters,
+            interventions=interventions,
         )
         return self.answer(request, deliver)
 
@@ -287,6 +293,10 @@ class BatchEngine:
                 "[submit] tracing must be off: a trace shows one sequence"
             )
         answer = Answer(self.model, self.sequence_length, request)
+        for each in answer.interventions:
+            if each.address.place.is_spelled_out:
+                rule = "must not be inside of attention, which a batch computes in one op"
+                raise InferenceError(f"[submit] {each.address.text!r} {rule}")
         needed = len(answer.ids) + answer.limit - 1
         most = self._pool.blocks * SIZE
         if needed > most:

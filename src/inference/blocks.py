@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from .. import ml
 from ..model import BatchContext, CacheMemory, InferenceContext, Model
 from ..trace import mark
 from .sampling import Logits
+
+if TYPE_CHECKING:
+    from ..model import Interventions
 
 SIZE = ml.BLOCK_POSITIONS
 
@@ -50,6 +53,8 @@ class PooledSequence(InferenceContext):
         group: The group whose sequences may reuse the blocks.
         adapters: The adapters that change the passes of the sequence, and thus its keys
             and values.
+        interventions: The interventions in the passes of the sequence, which also change
+            its keys and values.
         most: The maximum number of blocks that the sequence may use.
         blocks: The blocks, in order of their positions in the sequence.
         ids: The cached tokens. A token is added only after its keys and values have been
@@ -72,6 +77,7 @@ class PooledSequence(InferenceContext):
         self.pool: BlockPool = weakref.proxy(pool)
         self.group = group
         self.adapters = adapters
+        self.interventions: Interventions = ()
         self.most = most
         self.blocks = blocks
         self.ids = list(ids)
@@ -168,19 +174,21 @@ class BlockPool:
         share: bool = True,
         group: Hashable = None,
         adapters: ml.ScaledAdapters = (),
+        interventions: "Interventions" = (),
     ) -> PooledSequence | None:
         """Start a sequence, reusing the cached blocks of its prefix if `share` is true.
 
-        Sequences with adapters reuse only blocks of sequences with the same adapters. The
-        last token is never reused, because its logits are needed. Blocks for all
-        `positions` are reserved. Return None if too few blocks are available.
+        Sequences with adapters or interventions reuse only blocks of sequences with the
+        same ones. The last token is never reused, because its logits are needed. Blocks
+        for all `positions` are reserved. Return None if too few blocks are available.
         """
-        if adapters:
-            group = (group, adapters)
+        if adapters or interventions:
+            group = (group, adapters, interventions)
         shared, source, common = self._match(ids[:-1], group) if share else ([], None, 0)
         cached = ids[: SIZE * len(shared)]
         most = -(-positions // SIZE)
         sequence = PooledSequence(self, shared, cached, group, most, adapters)
+        sequence.interventions = interventions
         promised = sum(
             each.most - len(each.blocks) for each in [*self.sequences, sequence]
         )
@@ -307,6 +315,30 @@ class BlockPool:
             (len(part.ids), part.wanted, part.sequence.adapters) for part in parts
         ]
         with ml.adapted_rows(adapters):
+            for part in parts:
+                if part.sequence.interventions:
+                    return self._run_changed(parts)
+            return self._run(parts)
+
+    def _run_changed(self, parts: Sequence[Part]) -> list[Logits]:
+        """Run tokens of sequences, some of which have interventions."""
+        from ..model.intervened import PassPart, intervened, own_rows
+
+        args, bounds = own_rows(self.model)
+        first = parts[0].sequence
+        if len(parts) == 1 and first.is_in_order:
+            with intervened(args, None, first.interventions, bounds):
+                return self._run(parts)
+        changed = [
+            PassPart(
+                len(part.sequence.ids),
+                len(part.ids),
+                part.wanted,
+                part.sequence.interventions,
+            )
+            for part in parts
+        ]
+        with intervened(args, changed, (), bounds):
             return self._run(parts)
 
     def _run(self, parts: Sequence[Part]) -> list[Logits]:
@@ -372,18 +404,21 @@ class LonePool(BlockPool):
         share: bool = True,
         group: Hashable = None,  # noqa: ARG002 - there is no other client
         adapters: ml.ScaledAdapters = (),
+        interventions: "Interventions" = (),
     ) -> PooledSequence:
         """Replace the current sequence with a new one, and keep the common prefix.
 
-        A sequence with other adapters has other keys and values, so nothing is kept.
+        A sequence with other adapters or interventions has other keys and values, so
+        nothing is kept.
         """
         self.attention = self.sequence.attention  # callers may have changed it
-        if adapters != self.sequence.adapters:
-            return self._set_sequence([], adapters)
-        before = self._set_sequence(self.sequence.ids, adapters)
+        before = self.sequence
+        if (adapters, interventions) != (before.adapters, before.interventions):
+            return self._set_sequence([], adapters, interventions)
+        before = self._set_sequence(before.ids, adapters, interventions)
         shared, _, common = self._match(ids[:-1], None) if share else ([], None, 0)
         kept = before.ids[: SIZE * len(shared) + common]
-        return self._set_sequence(kept, adapters)
+        return self._set_sequence(kept, adapters, interventions)
 
     def clear(self, adapters: ml.ScaledAdapters = ()) -> None:
         """Remove all tokens from the sequence, whose next tokens have these adapters."""
@@ -395,7 +430,12 @@ class LonePool(BlockPool):
         return self.sequence.adapters
 
     def blocks_to_save(self) -> list[tuple[int, Block]]:
-        """Return the sequence's blocks, each with its parent's index or -1."""
+        """Return the sequence's blocks, each with its parent's index or -1.
+
+        The keys and values of a sequence with interventions are not saved.
+        """
+        if self.sequence.interventions:
+            return []
         self._set_sequence(self.sequence.ids, self.sequence.adapters)
         return super().blocks_to_save()
 
@@ -416,7 +456,10 @@ class LonePool(BlockPool):
         self._set_sequence(ids, self.sequence.adapters)
 
     def _set_sequence(
-        self, ids: Sequence[int], adapters: ml.ScaledAdapters = ()
+        self,
+        ids: Sequence[int],
+        adapters: ml.ScaledAdapters = (),
+        interventions: "Interventions" = (),
     ) -> PooledSequence:
         """Set and return a new sequence, with its blocks at the places 0, 1, ..."""
         blocks = list[Block]()
@@ -428,4 +471,5 @@ class LonePool(BlockPool):
         self.held = dict.fromkeys(blocks)
         self._free = list(range(len(blocks), self.blocks))[::-1]
         self.sequence = PooledSequence(self, blocks, ids, None, self.blocks, adapters)
+        self.sequence.interventions = interventions
         return self.sequence

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..ml import ScaledAdapters
 from ..ml.errors import declared_lack_of_memory
@@ -23,6 +23,9 @@ from .messages import AnyMessage, Message, as_messages
 from .passes import Passes, RunningAnswer
 from .request import Request, TokenMask
 from .sampling import SamplingArgs
+
+if TYPE_CHECKING:
+    from ..model import Interventions
 
 # If `progress` is set, chunks are sized to take about this time. The first chunk has
 # WATCHED_CHUNK tokens.
@@ -231,6 +234,7 @@ class InferenceEngine:
         think: bool = True,
         mask: TokenMask | None = None,
         adapters: ScaledAdapters = (),
+        interventions: "Interventions" = (),
     ) -> Iterator[Step]:
         """Answer the last message of a conversation.
 
@@ -266,6 +270,7 @@ class InferenceEngine:
             answer_ids=answer_ids,
             mask=mask,
             adapters=adapters,
+            interventions=interventions,
         )
         return self.answer(request, progress)
 
@@ -283,6 +288,7 @@ class InferenceEngine:
         forced_ids: Sequence[int] = (),
         mask: TokenMask | None = None,
         adapters: ScaledAdapters = (),
+        interventions: "Interventions" = (),
     ) -> Iterator[Step]:
         """Generate a continuation of a token sequence.
 
@@ -290,7 +296,8 @@ class InferenceEngine:
 
         Args:
             prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates,
-                answer_ids, forced_ids, mask, adapters: See `Request`.
+                answer_ids, forced_ids, mask, adapters, interventions: See
+                `Request`.
             progress: A function that is called while the prompt is run, or None.
 
         Yields:
@@ -308,6 +315,8 @@ class InferenceEngine:
             InferenceError: If, during iteration, another thread is using the engine or a
                 newer call has ended this answer.
             NumericError: If the logits of a step are not finite.
+            InterventionError: If an intervention was made for another model, or is at a
+                position outside of the context.
             GrammarError: If the mask for a step cannot be computed.
             NotEnoughMemoryError, TensorError: If memory for a step cannot be allocated.
         """
@@ -323,6 +332,7 @@ class InferenceEngine:
             forced_ids=forced_ids,
             mask=mask,
             adapters=adapters,
+            interventions=interventions,
         )
         return self.answer(request, progress)
 

@@ -85,9 +85,10 @@ class Passes:
         sequence = self.pool.admit(
             answer.ids,
             positions=len(answer.ids) + answer.limit - 1,  # the last token is not run
-            share=not explains,
+            share=not explains and not _records(answer),
             group=request.prefix_group,
             adapters=answer.adapters,
+            interventions=answer.interventions,
         )
         if sequence is None:
             return None
@@ -157,6 +158,8 @@ class Passes:
         over the steps of the pass.
         """
         answer = running.answer
+        for intervention in answer.interventions:
+            intervention.check_present()
         if running.is_read:
             answer.note_pass(rows, seconds)
         else:
@@ -166,9 +169,9 @@ class Passes:
                 return
             started = clock()
             running.is_read = True
-            answer.begin(
-                running.sequence, self._drafter(answer) if self.speculation else None
-            )
+            # A drafted token that is not drawn must not be recorded.
+            drafts = self.speculation and not _records(answer)
+            answer.begin(running.sequence, self._drafter(answer) if drafts else None)
             answer.stats.prefill_seconds += clock() - started
             rows = rows[-1:]
         running.steps = answer.advance(rows[0], patience)
@@ -191,3 +194,8 @@ class Passes:
             return Drafter(TextIndex(answer.ids), costs)
         self._draft_model.begin(answer.ids, answer.sampler)
         return Drafter(self._draft_model, costs)
+
+
+def _records(answer: Answer) -> bool:
+    """Return whether an intervention of the answer records a tensor."""
+    return any(each.kind == "record" for each in answer.interventions)

@@ -2,10 +2,13 @@
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..ml import ScaledAdapters
 from .sampling import SamplingArgs
+
+if TYPE_CHECKING:
+    from ..model import Interventions
 
 
 class TokenMask(Protocol):
@@ -70,6 +73,9 @@ class Request:
             factor for each, in the order in which their changes are added. A factor of 0
             has no effect. Requests share cached prefixes only if their adapters and
             factors are equal.
+        interventions: Changes of tensors in all passes of this request, in the order in
+            which they are applied; see `Intervention`. Requests share cached prefixes
+            only if their interventions are the same objects.
     """
 
     prompt_ids: Sequence[int]
@@ -87,3 +93,4 @@ class Request:
     client: Hashable = None
     prefix_group: Hashable = None
     adapters: ScaledAdapters = ()
+    interventions: "Interventions" = ()

@@ -2,7 +2,8 @@
 
 An op is a function that takes tensors and returns new tensors. While an observer is
 subscribed, it receives every op call, so logs, profiles and diagrams do not require any
-changes to the ops. Ops called by another op are not reported separately.
+changes to the ops. A changer may replace the results of ops, before observers receive
+them. Ops called by another op are not reported separately.
 """
 
 import functools
@@ -58,12 +59,14 @@ class OpCall:
         arguments: The passed arguments by parameter name, in parameter order.
         results: The tensors that the op returned or modified.
         seconds: The duration of the call.
+        changes: Descriptions of the changes that changers made to the results.
     """
 
     op: str
     arguments: Mapping[str, Any]
     results: tuple[Any, ...]
     seconds: float
+    changes: tuple[str, ...] = ()
 
     def inputs(self, number: int) -> list[Any]:
         """Return the input tensors of result `number`.
@@ -94,24 +97,68 @@ class OpCall:
 # A function that receives an op call and returns names for its results, or None.
 Observer = Callable[[OpCall], "tuple[str, ...] | None"]
 
+# The result of an op after a changer has replaced tensors, and texts about the changes.
+Changed = tuple[Any, tuple[str, ...]]
+# A function that receives an op's name and its result, a tensor or a tuple of tensors. It
+# returns None to keep the result.
+Changer = Callable[[str, Any], Changed | None]
+
 # All ops by name. Tensor operators and methods look up their ops here.
 OPS: dict[str, Callable[..., Any]] = {}
 
 _observers: tuple[Observer, ...] = ()
-_running = threading.local()
+_changers: tuple[Changer, ...] = ()
+_is_observed = False  # whether there are observers or changers
+_lock = threading.Lock()  # held while these tuples are replaced
+
+
+class _Running(threading.local):
+    """Whether an op runs in a thread."""
+
+    is_inside = False
+
+
+_running = _Running()
 _signature = functools.cache(inspect.signature)
 
 
 def subscribe(observer: Observer) -> None:
     """Call `observer` after every op in this process."""
-    global _observers
-    _observers = (*_observers, observer)
+    with _lock:
+        _set_listeners((*_observers, observer), _changers)
 
 
 def unsubscribe(observer: Observer) -> None:
     """Stop calling `observer`. Unknown observers are ignored."""
-    global _observers
-    _observers = tuple(each for each in _observers if each != observer)
+    with _lock:
+        remaining = tuple(each for each in _observers if each != observer)
+        _set_listeners(remaining, _changers)
+
+
+def subscribe_changer(changer: Changer) -> None:
+    """Call `changer` after every op in this process, before the observers.
+
+    The caller and the observers of the op receive the results that the changer returns.
+    Ops that modify their arguments cannot be changed.
+    """
+    with _lock:
+        _set_listeners(_observers, (*_changers, changer))
+
+
+def unsubscribe_changer(changer: Changer) -> None:
+    """Stop calling `changer`. Unknown changers are ignored."""
+    with _lock:
+        remaining = tuple(each for each in _changers if each != changer)
+        _set_listeners(_observers, remaining)
+
+
+def _set_listeners(
+    observers: tuple[Observer, ...], changers: tuple[Changer, ...]
+) -> None:
+    global _observers, _changers, _is_observed
+    _observers = observers
+    _changers = changers
+    _is_observed = bool(observers or changers)
 
 
 def op(
@@ -128,7 +175,7 @@ def op(
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            if not _observers:
+            if not _is_observed:
                 return function(*args, **kwargs)
             return cast(R, _run_observed(function, changed, args, kwargs))
         except (AttributeError, TypeError, MemoryError) as error:
@@ -153,14 +200,24 @@ def op_that_changes(
 
 
 def _run_observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
-    """Run an op, report the call to all observers, and apply the names they return."""
-    if getattr(_running, "is_inside", False):
+    """Run an op, change its results, report the call, and apply the observers' names."""
+    if _running.is_inside:
         return function(*args, **kwargs)
     _running.is_inside = True
     try:
         start = time.perf_counter()
         result = function(*args, **kwargs)
         seconds = time.perf_counter() - start
+        changes: tuple[str, ...] = ()
+        # A method that returns `self` has no new result.
+        if _changers and changed is None and not (args and result is args[0]):
+            for changer in _changers:
+                replaced = changer(function.__name__, result)
+                if replaced is not None:
+                    result = replaced[0]
+                    changes += replaced[1]
+        if not _observers:
+            return result
         arguments = _signature(function).bind(*args, **kwargs).arguments
         if changed is not None:
             results = changed(arguments)
@@ -171,7 +228,7 @@ def _run_observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
             results = tuple(_tensors(result))
         if not results:
             return result
-        call = OpCall(function.__name__, arguments, results, seconds)
+        call = OpCall(function.__name__, arguments, results, seconds, changes)
         for observer in _observers:
             names = observer(call) or [x.name for x in results]
             named = zip(results, names, strict=True)

@@ -18,6 +18,7 @@ from .context import (
     token_tensor,
 )
 from .errors import (
+    InterventionError,
     ModelConfigError,
     ModelError,
     NotEnoughMemoryError,
@@ -32,6 +33,8 @@ from .sources import Source, find_source
 
 if TYPE_CHECKING:
     from .adapters import LoadedAdapter, load_adapter
+    from .intervened import intervene
+    from .interventions import Intervention, Interventions
 
 __all__ = [
     "PREFILL_CHUNK",
@@ -39,6 +42,9 @@ __all__ = [
     "BatchContext",
     "CacheMemory",
     "InferenceContext",
+    "Intervention",
+    "InterventionError",
+    "Interventions",
     "LinearRopeScaling",
     "LlamaTransformer",
     "LoadedAdapter",
@@ -57,13 +63,20 @@ __all__ = [
     "YarnRopeScaling",
     "find_source",
     "forecast_memory",
+    "intervene",
     "kv_cache_bytes",
     "load_adapter",
     "load_model",
     "token_list",
     "token_tensor",
 ]
-_ON_DEMAND = dict.fromkeys(("LoadedAdapter", "load_adapter"), "adapters")
+_ON_DEMAND = {
+    "Intervention": "interventions",
+    "Interventions": "interventions",
+    "LoadedAdapter": "adapters",
+    "intervene": "intervened",
+    "load_adapter": "adapters",
+}
 
 
 def __getattr__(name: str) -> object:

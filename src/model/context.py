@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from .. import memory, ml
 from ..choices import ATTENTIONS
-from ..trace import is_on
+from ..trace import is_spelled_out
 from .args import ModelArgs
 from .errors import ModelError, NotEnoughMemoryError, PositionError, TokenIdError
 from .forecast import MemoryForecast, kv_cache_bytes, ring_blocks
@@ -109,7 +109,7 @@ class InferenceContext:
 
     Attributes:
         is_eager: Whether the latest pass runs each stage of attention as a separate op,
-            because of `attention` or because a trace is active.
+            because of `attention`, or because a trace or an intervention needs it.
 
     Raises:
         ModelError: The length is out of range, or the attention is unknown.
@@ -237,7 +237,7 @@ class InferenceContext:
         self._memory.open(start_pos, end)
         self._length = start_pos
         self._opened = end
-        self.is_eager = self.attention == "eager" or is_on()
+        self.is_eager = self.attention == "eager" or is_spelled_out()
         return start_pos, self.memory.rotations.slice(start_pos, end)
 
     def end(self) -> None:

@@ -28,5 +28,9 @@ class TokenIdError(ModelError):
     """Raised for invalid token ids, such as ids without a row in the embedding table."""
 
 
+class InterventionError(ModelError):
+    """Raised for interventions whose address or value does not fit the model."""
+
+
 class SaveError(ModelError):
     """Raised when a model cannot be written to the given path or in the given format."""

@@ -29,6 +29,8 @@ from .args import ModelArgs
 from .context import BatchContext, CacheMemory, InferenceContext, Tokens, token_tensor
 from .errors import ModelError
 from .forecast import MemoryForecast
+from .intervened import PassPart, active_interventions, intervened, own_bounds
+from .interventions import Interventions
 from .llama import (
     LlamaAttention,
     LlamaFeedForward,
@@ -276,6 +278,7 @@ class RankedPass:
         attention: As in `InferenceContext`.
         adapted: As in `ml.adapted_rows`, with the numbers of adapters instead of the
             adapters.
+        parts, interventions: As in `intervened`.
     """
 
     memory: RankedMemory
@@ -287,6 +290,8 @@ class RankedPass:
     all_positions: bool
     attention: str
     adapted: Sequence[tuple[int, int, Sequence[tuple[int, float]]]]
+    parts: Sequence[PassPart] | None
+    interventions: Interventions
 
     def context(self, memory: CacheMemory) -> InferenceContext:
         """Return the context for this pass in the cache memory of another rank."""
@@ -350,6 +355,7 @@ class RankedNetwork(LlamaTransformer):
         # Errors in the arguments are raised here, before the other ranks start the pass.
         context.check_pass(start_pos, ids.shape[0])
         batch = context if isinstance(context, BatchContext) else None
+        parts, interventions = active_interventions()
         ranked_pass = RankedPass(
             memory=self._describe_memory(context.memory),
             copies=context.memory.copies,
@@ -360,6 +366,8 @@ class RankedNetwork(LlamaTransformer):
             all_positions=all_positions,
             attention=context.attention,
             adapted=self._numbered(active_parts()),
+            parts=parts,
+            interventions=interventions,
         )
         dropped = [self._dropped.pop() for _ in self._dropped[:]]
         try:
@@ -413,7 +421,13 @@ class RankedNetwork(LlamaTransformer):
             (count, wanted, tuple((self.adapters[number], x) for number, x in adapters))
             for count, wanted, adapters in ranked_pass.adapted
         ]
-        with ml.adapted_rows(parts):
+        changes = intervened(
+            self.own.args,
+            ranked_pass.parts,
+            ranked_pass.interventions,
+            own_bounds(self.own),
+        )
+        with ml.adapted_rows(parts), changes:
             super().forward(
                 ranked_pass.context(memory),
                 ranked_pass.ids,

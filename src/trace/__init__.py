@@ -6,6 +6,7 @@ loaded, and neither is `ml`, so that `--help` can read the table of stages witho
 """
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,28 @@ if TYPE_CHECKING:
     from .tracer import TensorLike
     from .tracer import Tracer as Tracer
 
-__all__ = ["add_own_seconds", "clock", "is_on", "mark", "start", "stop"]
+__all__ = [
+    "add_own_seconds",
+    "clock",
+    "follow",
+    "is_on",
+    "is_spelled_out",
+    "mark",
+    "start",
+    "stop",
+    "unfollow",
+]
 
 _NOTHING: Mapping[str, Any] = {}
 
 _tracer: "Tracer | None" = None
+# A function that receives the stage, layer, position and T of each mark.
+Follower = Callable[[int, int | None, int | None, int | None], None]
+
+_followers: tuple[Follower, ...] = ()
+_spelling: tuple[Follower, ...] = ()  # followers that need attention in separate ops
+_is_marked = False  # whether there is a trace or a follower
+_lock = threading.Lock()  # held while the followers are replaced
 _stop_observing: Callable[[], None] | None = None  # while a trace is on
 _own_seconds = 0.0  # seconds spent in tracers and their consumers
 
@@ -34,7 +52,7 @@ def mark(
     outputs: Mapping[str, "TensorLike"] = _NOTHING,
     details: "Details" = _NOTHING,
 ) -> None:
-    """Mark the beginning of a stage in the trace, if one is on.
+    """Mark the beginning of a stage for the trace and all followers, if there are any.
 
     Args:
         stage: The number of the stage.
@@ -47,6 +65,10 @@ def mark(
     """
     # Without a trace, this call only tests a variable. Keyword-only parameters and
     # **details would cost more than the test.
+    if not _is_marked:
+        return
+    for follower in _followers:
+        follower(stage, layer, position, T)
     if _tracer is not None:
         start_time = time.perf_counter()
         _tracer.mark(stage, layer, position, T, inputs, outputs, details)
@@ -64,6 +86,35 @@ def clock() -> float:
     return time.perf_counter() - _own_seconds
 
 
+def follow(follower: Follower, spelled_out: bool = False) -> None:
+    """Call a function at each mark in this process, before the trace receives the mark.
+
+    Args:
+        follower: Receives the stage, layer, position and T of `mark`.
+        spelled_out: Whether attention must run as one op per stage.
+    """
+    with _lock:
+        spelling = (*_spelling, follower) if spelled_out else _spelling
+        _set_followers((*_followers, follower), spelling)
+
+
+def unfollow(follower: Follower) -> None:
+    """Stop calling a follower."""
+    with _lock:
+        remaining = tuple(each for each in _followers if each != follower)
+        spelling = tuple(each for each in _spelling if each != follower)
+        _set_followers(remaining, spelling)
+
+
+def _set_followers(
+    followers: tuple[Follower, ...], spelling: tuple[Follower, ...]
+) -> None:
+    global _followers, _spelling, _is_marked
+    _followers = followers
+    _spelling = spelling
+    _is_marked = bool(followers) or _tracer is not None
+
+
 def start(tracer: "Tracer") -> None:
     """Start a trace for the whole process, stopping the current trace if there is one.
 
@@ -72,9 +123,10 @@ def start(tracer: "Tracer") -> None:
     """
     from ..ml.op import subscribe, unsubscribe  # only needed for a trace
 
-    global _tracer, _stop_observing
+    global _tracer, _stop_observing, _is_marked
     stop()
     _tracer = tracer
+    _is_marked = True
     observer = functools.partial(_report, tracer)
     subscribe(observer)
     _stop_observing = functools.partial(unsubscribe, observer)
@@ -82,12 +134,13 @@ def start(tracer: "Tracer") -> None:
 
 def stop() -> None:
     """Stop the trace, if one is on."""
-    global _tracer, _stop_observing
+    global _tracer, _stop_observing, _is_marked
     if _tracer is None or _stop_observing is None:
         return
     _stop_observing()
     tracer = _tracer
     _tracer = None
+    _is_marked = bool(_followers)
     _stop_observing = None
     tracer.close()
 
@@ -97,6 +150,11 @@ def is_on() -> bool:
     return _tracer is not None
 
 
+def is_spelled_out() -> bool:
+    """Return whether a trace or a follower needs attention as one op per stage."""
+    return _tracer is not None or bool(_spelling)
+
+
 def _report(tracer: "Tracer", call: "OpCall") -> tuple[str, ...]:
     """Report each result of an op to a tracer, and return the names of the results.
 
@@ -104,6 +162,8 @@ def _report(tracer: "Tracer", call: "OpCall") -> tuple[str, ...]:
     """
     start = time.perf_counter()
     scalars = call.scalars
+    if call.changes:
+        scalars |= {"changed": "; ".join(call.changes)}
     names = tuple(
         tracer.op(call.op, call.inputs(i), result, scalars, None if i else call.seconds)
         for i, result in enumerate(call.results)

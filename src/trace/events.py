@@ -147,6 +147,7 @@ STAGES: Mapping[int, Stage] = _stages("""
     add scores [H, T, S]
     softmax weights [H, T, S]
 14 attention output | model.llama LlamaAttention.eager
+    attention output [T, H, h]
     matmul output [H, T, h]
     transpose output [T, H, h]
     reshape output [T, H*h]

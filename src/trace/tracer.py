@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from .code import calling_line
-from .events import HOLDS, STAGES, Letters, fits, in_window
+from .events import HOLDS, STAGES, Letters, fits
 from .records import LAYER, MARK, Details, Event, RowChoice, TensorInfo, json_value
+from .result_names import ResultNames
 
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
@@ -81,7 +82,7 @@ class Tracer:
         self._sizes = dict(self.sizes)
         self._began = time.perf_counter()
         self._stage: int | None = None
-        self._next_step = 0  # the index of the next op that may match in the stage
+        self._result_names = ResultNames(self._sizes)
         self._step: int | None = None
         self._position: int | None = None
         self._layer: int | None = None
@@ -122,7 +123,7 @@ class Tracer:
             self._layer_work = (0.0, 0, 0)
             self._layer_begins = start, calling_line()
         self._stage = stage
-        self._next_step = 0
+        self._result_names.enter(stage)
         if position is not None:
             self._position = position
         if T is not None:
@@ -289,16 +290,10 @@ class Tracer:
         is_cache = op == "write_cache" and "C" in self._sizes
         shape = (self._sizes["C"], *x.shape[1:]) if is_cache else tuple(x.shape)
         letters: Letters = ()
-        for index, step in enumerate(STAGES[self._stage].steps):
-            if index < self._next_step or step.op != op:
-                continue
-            possible = (step.letters, in_window(step.letters))
-            letters = next((c for c in possible if fits(c, shape, self._sizes)), ())
-            if letters:
-                self._next_step = index + 1
-                name = step.name
-                self._letters[name] = letters
-                break
+        found = self._result_names.next(op, shape)
+        if found is not None:
+            name, letters = found
+            self._letters[name] = letters
         if not is_cache:
             index = self._ids[_key(x, name)] = next(self._numbers)
             return TensorInfo(name, shape, letters, str(x.dtype.name), index)

@@ -137,6 +137,30 @@ def test_observers_come_and_go_and_each_is_told_of_the_same_calls() -> None:
     assert op_module._observers == ()
 
 
+def test_a_changer_replaces_results_before_observers_see_them() -> None:
+    seen: list[ml.OpCall] = []
+    names: list[str] = []
+
+    def change(op: str, result: Any) -> tuple[Any, tuple[str, ...]] | None:
+        names.append(op)
+        is_softmax = op == "softmax"
+        return (ml.zeros_like(result), ("softmax=0",)) if is_softmax else None
+
+    x = ml.ones(2, 3)
+    ml.subscribe(seen.append)
+    op_module.subscribe_changer(change)
+    result = ml.softmax(ml.add(x, x))
+    op_module.unsubscribe_changer(change)
+    ml.unsubscribe(seen.append)
+    assert not result.numpy().any()
+    assert ml.softmax(x).numpy().any()
+    assert names == ["add", "softmax"]  # the ops of the changer itself are not changed
+    assert [call.changes for call in seen] == [(), ("softmax=0",)]
+    assert seen[1].results == (result,)
+    assert op_module._changers == ()
+    assert not op_module._is_observed
+
+
 def test_memory_that_numpy_does_not_get_is_our_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

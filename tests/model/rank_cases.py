@@ -3,26 +3,63 @@ tests.model.rank_cases FILE`.
 
 FILE is a JSON list of [path of a model, what to quantize it to or null, or "resident", or
 "dequantize" and perhaps what to quantize it to after that; "activations" among these
-words rounds to 8 bits, "cache" stores keys and values in q8_0, and "adapter PATH" runs
-all passes with an adapter]. Rank 0 prints a JSON list of what each case gave: a digest of
-all logits, and for "resident" a list with the bytes of the weight files that are resident
-on each rank.
+words rounds to 8 bits, "cache" stores keys and values in q8_0, "interventions" runs all
+passes with one intervention at each place, and "adapter PATH" runs all passes with an
+adapter]. Rank 0 prints a JSON list of what each case gave: a digest of all logits, and for
+"resident" a list with the bytes of the weight files that are resident on each rank.
 """
 
 import hashlib
 import json
+import math
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from src import ml
-from src.model import InferenceContext, Model, load_adapter, load_model
+from src.model import (
+    InferenceContext,
+    Intervention,
+    Model,
+    intervene,
+    load_adapter,
+    load_model,
+)
+from src.model.places import PLACES
 from src.model.ranks import RankedNetwork, Ranks
+from src.trace.events import size_of
 
 
-def digest(model: Model, adapters: ml.ScaledAdapters = ()) -> str:
+def interventions_at_all_places(model: Model) -> list[Intervention]:
+    """Returns an intervention at each place that all forms of attention have, which
+    scales, adds or replaces a part of it.
+    """
+    own = getattr(model.transformer, "own", None)
+    sizes = (model.args if own is None else own.args).sizes
+    found = []
+    for number, place in enumerate(place for place in PLACES if place.path):
+        if place.is_spelled_out:
+            continue
+        path = place.path.replace("L.", "1.", 1)
+        if number % 3 == 0:
+            found.append(Intervention.scale(model, f"{path}[1:]@2:", 1.25))
+        elif number % 3 == 1:
+            shape = [size_of(letter, sizes) for letter in place.letters[1:]]
+            vector = np.linspace(-1, 1, math.prod(shape)).reshape(shape)
+            found.append(Intervention.add(model, path, vector))
+        else:
+            found.append(Intervention.zero(model, f"{path}[1]"))
+    return found
+
+
+def digest(
+    model: Model, adapters: ml.ScaledAdapters = (), changes: Sequence[Intervention] = ()
+) -> str:
     """Runs chunks, single tokens, drafts that are taken back,
     and two contexts by turns.
     """
@@ -40,7 +77,11 @@ def digest(model: Model, adapters: ml.ScaledAdapters = ()) -> str:
         (one, ids[30:31], 14, False),
         (one, ids[31:32], 15, False),
     ):
-        with ml.adapted_rows([(len(chunk), len(chunk) if rows else 1, adapters)]):
+        wanted = len(chunk) if rows else 1
+        with (
+            ml.adapted_rows([(len(chunk), wanted, adapters)]),
+            intervene(model, *changes),
+        ):
             logits = forward(context, chunk, start, all_positions=rows).numpy()
         assert logits.shape == (
             len(chunk) if rows else 1,
@@ -85,12 +126,13 @@ def run(cases: list[list[Any]], ranks: Ranks | None) -> list[Any]:
         dequantize = "dequantize" in words
         activations = "int8" if "activations" in words else "int16"
         cache_type = "q8_0" if "cache" in words else "plain"
+        intervenes = "interventions" in words
         adapter_path = None
         if "adapter" in words:
             at = words.index("adapter")
             adapter_path = words[at + 1]
             words = words[:at]
-        settings = ("dequantize", "activations", "cache")
+        settings = ("dequantize", "activations", "cache", "interventions")
         formats = [word for word in words if word not in settings]
         model = load_model(
             path,
@@ -107,7 +149,8 @@ def run(cases: list[list[Any]], ranks: Ranks | None) -> list[Any]:
             follow(model, ranks)
             results.append(None)
         else:
-            results.append(digest(model, adapters))
+            changes = interventions_at_all_places(model) if intervenes else []
+            results.append(digest(model, adapters, changes))
             if ranks is not None:
                 ranks.command("end")
         if how == "resident" and ranks is not None:

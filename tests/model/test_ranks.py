@@ -122,9 +122,19 @@ def adapter_cases(directory: Path) -> list[Any]:
     return cases
 
 
+def intervention_cases(directory: Path) -> list[Any]:
+    """Writes models whose tensors change in all passes."""
+    grouped = write_meta_directory(directory / "i", replace(GROUPED, vocab=131))
+    qwen = write_family(directory / "qwen3", "qwen3")
+    return [
+        (path, f"{how} interventions") for path in (grouped, qwen) for how in ("", "nf4")
+    ]
+
+
 @needs_mpi
-def test_adapters_have_the_bits_of_one_process(tmp_path: Path) -> None:
-    same_bits(adapter_cases(tmp_path / "a"), tmp_path, (2, 3))
+def test_adapters_and_interventions_have_the_bits_of_one_process(tmp_path: Path) -> None:
+    cases = adapter_cases(tmp_path / "a") + intervention_cases(tmp_path / "a")
+    same_bits(cases, tmp_path, (2, 3))
 
 
 def gguf_files(directory: Path) -> list[Path]:

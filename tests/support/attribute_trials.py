@@ -245,6 +245,11 @@ class _Mask:
     def accept(self, token_id: int) -> None: ...
 
 
+def _use_intervention(intervention: Any) -> None:
+    with model.intervene(BUNDLED, intervention):
+        BUNDLED.transformer.forward(InferenceContext(ARGS, 16), [1, 2])
+
+
 def _use_mask(mask: Any) -> None:
     list(InferenceEngine(BUNDLED, 16).generate([1, 2], 2, mask=mask))
 
@@ -279,6 +284,10 @@ def _trials() -> dict[str, Trials]:
         "Model": Trials(lambda: copy.copy(BUNDLED), _use_model),
         "ModelArgs": Trials(lambda: copy.copy(ARGS), _use_args),
         "Source": Trials(lambda: copy.copy(BUNDLED.source), _unused),
+        "Intervention": Trials(
+            lambda: model.Intervention.zero(BUNDLED, "layers.0.attention.heads[1]"),
+            _use_intervention,
+        ),
         "LoadedAdapter": Trials(_loaded_adapter, _use_adapter),
         "MemoryForecast": Trials(
             lambda: model.MemoryForecast(ARGS, 64), lambda x: x.check()

@@ -105,7 +105,8 @@ def test_every_step_of_the_registry_is_taken_by_a_run_and_every_weight_has_lette
     listed = {
         (s.number, t.op, t.name, t.letters) for s in STAGES.values() for t in s.steps
     }
-    assert taken - {(5, "layer", "x", ("T", "D"))} == listed
+    fused = {(14, "attention", "output", ("T", "H", "h"))}  # a trace is always eager
+    assert taken - {(5, "layer", "x", ("T", "D"))} == listed - fused
 
 
 def test_events_carry_layer_position_duration_and_arguments():
