@@ -69,6 +69,9 @@ _ACTIONS = {
     "verify": ("verify", "report_verify"),
     "bench": ("bench", "report_bench"),
     "perplexity": ("perplexity", "report_perplexity"),
+    "make_vector": ("scans", "report_vector"),
+    "patch_scan": ("scans", "report_patches"),
+    "ablate_scan": ("scans", "report_ablations"),
     "serve": ("serve", "serve_model"),
     "save_quantized": ("loading", "save_model"),
     "save_gguf": ("loading", "save_model"),
@@ -177,6 +180,10 @@ def _answer_or_chat(options: Options, console: Console) -> None:
     with ExitStack() as views:
         if options.prompt_cache is not None:
             views.enter_context(prompt_cached(session, options.prompt_cache))
+        if options.save_activation:
+            from .interventions import saved_activations
+
+            views.enter_context(saved_activations(session, options))
         if options.explore is not None:
             from .explore import record_page
 
@@ -191,6 +198,16 @@ def _answer_or_chat(options: Options, console: Console) -> None:
             chat(session)
         elif not session.ask(prompt).is_complete:
             raise KeyboardInterrupt
+        if options.branch is not None and prompt is not None:
+            from .branching import branch_last
+
+            place, token = options.branch
+            console.report(*branch_last(session, f"{place} {token}").split("\n"))
+        if session.interventions and prompt is not None:
+            from .interventions import unreached
+
+            for line in unreached(session.interventions):
+                console.warn(line)
 
 
 def find_prompt(options: Options, console: Console) -> str | None:

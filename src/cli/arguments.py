@@ -55,6 +55,9 @@ _REPORTS = (
     "--explain",
     "--exercise",
     "--perplexity",
+    "--make-vector",
+    "--patch-scan",
+    "--ablate-scan",
 )
 # The flags that select an action. Only one of them is allowed.
 _ACTIONS = (
@@ -71,7 +74,12 @@ _ACTIONS = (
 )
 # Pairs of action flags that are allowed together: a text can be followed by a question,
 # and `--verify` accepts a prompt.
-_TOGETHER = (("--prompt", "--file"), ("--prompt", "-"), ("--prompt", "--verify"))
+_TOGETHER = (
+    ("--prompt", "--file"),
+    ("--prompt", "-"),
+    ("--prompt", "--verify"),
+    ("--prompt", "--patch-scan"),
+)
 _TRACES = ("--debug-log", "--trace-json", "--diagrams", "--explore")
 # Flags that are not allowed with several processes under mpirun.
 _OF_ONE_PROCESS = (
@@ -80,8 +88,11 @@ _OF_ONE_PROCESS = (
     "--save-gguf",
     "--merge-lora",
     "--prompt-cache",
+    "--save-activation",
     *_TRACES,
 )
+# Flags that change or record tensors of answers.
+_CHANGES = ("--set-activation", "--vector", "--save-activation")
 # Flags that require at least one of the listed flags.
 _NEEDS = {
     "--logprobs": ("--json", "--jsonl"),
@@ -93,7 +104,13 @@ _NEEDS = {
         ("--serve",),
     ),
     "--solution": ("--exercise",),
-    **dict.fromkeys(("--kl-divergence", "--chunks"), ("--perplexity",)),
+    "--kl-divergence": ("--perplexity",),
+    "--chunks": ("--perplexity", "--ablate-scan"),
+    **dict.fromkeys(("--vector-texts", "--vector-layer"), ("--make-vector",)),
+    "--make-vector": ("--vector-texts",),
+    "--patch-at": ("--patch-scan",),
+    "--patch-scan": ("--prompt",),
+    **dict.fromkeys(("--scan-json", "--scan-plot"), ("--patch-scan", "--ablate-scan")),
     **dict.fromkeys(
         ("--explore-with", "--explore-prompt", "--explore-limit"), ("--explore",)
     ),
@@ -129,6 +146,18 @@ _NOT_WITH = (
             "--save-gguf",
         ),
     ),
+    *(
+        (
+            flag,
+            (
+                *(each for each in _REPORTS if each != "--examples"),
+                "--save-quantized",
+                "--save-gguf",
+                "--merge-lora",
+            ),
+        )
+        for flag in _CHANGES
+    ),
     *((flag, ("--system", "--completion")) for flag in ("--example", "--examples")),
     (
         "--completion",
@@ -138,7 +167,8 @@ _NOT_WITH = (
     ("--quiet", ("--verbose",)),
     ("--hf-repo", ("--model",)),
     ("--exercise", ("--model", "--hf-repo", "--quantize", "--dequantize")),
-    ("--jsonl", ("--diagrams", "--explore", "--prompt-cache")),
+    ("--jsonl", ("--diagrams", "--explore", "--prompt-cache", "--branch")),
+    ("--branch", (*_TRACES, *(flag for flag in _REPORTS if flag != "--examples"))),
     ("--grammar", ("--json-schema",)),
     ("--api-key-file", ("--api-key",)),
     ("--no-api-key", ("--api-key", "--api-key-file")),
@@ -160,6 +190,8 @@ _NOT_WITH = (
             "--json",
             "--logprobs",
             "--overflow",
+            "--branch",
+            *_CHANGES,
             *_TRACES,
         ),
     ),
@@ -283,6 +315,46 @@ _ADAPTER = {
     "metavar": "PATH[:SCALE]",
     "action": "append",
     "default": [],
+}
+
+
+def _activation_file(text: str) -> tuple[str, Path]:
+    """Parse `ADDRESS=FILE` and return the address and the path."""
+    address, equals, path = text.partition("=")
+    if not address or not equals or not path:
+        raise ValueError
+    return address.strip(), Path(path)
+
+
+def _branch(text: str) -> tuple[int, str]:
+    """Parse `N:TOKEN` and return the number and the token."""
+    number, colon, token = text.partition(":")
+    if not number.isdecimal() or not int(number) or not colon or not token:
+        raise ValueError
+    return int(number), token
+
+
+_BRANCH = {
+    "type": checked(_branch, "N:TOKEN, as in '3: Paris', N from 1"),
+    "metavar": "N:TOKEN",
+}
+_CHANGE = {
+    "type": checked(
+        replace_surrogates, "ADDRESS=VALUE, ADDRESS*=X, ADDRESS+=VALUE", bool
+    ),
+    "metavar": "ADDRESS=VALUE",
+    "action": "append",
+    "default": [],
+}
+_VECTOR = _ADAPTER | {
+    "type": checked(
+        _adapter, f"FILE or FILE:SCALE, SCALE from -{MOST_SCALE} to {MOST_SCALE}"
+    ),
+    "metavar": "FILE[:SCALE]",
+}
+_ACTIVATION_FILE = _CHANGE | {
+    "type": checked(_activation_file, "ADDRESS=FILE, as in x[layer 6]=x.safetensors"),
+    "metavar": "ADDRESS=FILE",
 }
 _target = checked(lambda text: text not in ("", "-") and Path(text), "a path", bool)
 _address = checked(
@@ -457,6 +529,22 @@ class Options(_StepOptions):
         {"choices": ATTENTIONS, "metavar": "FORM"},
         "fused: one op; eager: an op per stage, with the same bits (default: fused)",
     ]
+    set_activation: Annotated[
+        tuple[str, ...],
+        _CHANGE,
+        "change a tensor of the run, as in layers.3.attention.heads[5]=0, "
+        "x[layer 6]*=0.5 or x[layer 6]@12+=FILE:KEY; may be repeated",
+    ]
+    vector: Annotated[
+        tuple[tuple[Path, float], ...],
+        _VECTOR,
+        "add a steering vector of --make-vector to the residual stream; may be repeated",
+    ]
+    save_activation: Annotated[
+        tuple[tuple[str, Path], ...],
+        _ACTIVATION_FILE,
+        "write a tensor of the run to a safetensors FILE; may be repeated",
+    ]
     prompt_cache: Annotated[
         Path | None,
         _TO_FILE,
@@ -488,6 +576,11 @@ class Options(_StepOptions):
         tuple[str, ...],
         _TEXT | {"type": _stop_text, "action": "append", "default": []},
         "end the answer before TEXT; may be repeated",
+    ]
+    branch: Annotated[
+        tuple[int, str] | None,
+        _BRANCH,
+        "show, next to the answer, how it goes on with TOKEN as its token N",
     ]
     json_schema: Annotated[
         Path | str | None,
@@ -586,7 +679,7 @@ class Options(_StepOptions):
         str | None,
         {"metavar": "MODEL_OR_FORMAT"},
         "add the same tokens by another model, quantized (nf4 or int8), or without the "
-        "adapters of --lora (base)",
+        "adapters of --lora and changes of --set-activation (base)",
     ]
     explore_prompt: Annotated[str | None, _TEXT, "add the run of another prompt"]
     explore_limit: Annotated[
@@ -623,7 +716,41 @@ class Options(_StepOptions):
             "unquantized weights"
         ),
     ]
-    chunks: Annotated[int | None, _POSITIVE, "with --perplexity: only the first N chunks"]
+    chunks: Annotated[
+        int | None, _POSITIVE, "with --perplexity or --ablate-scan: the first N chunks"
+    ]
+    make_vector: Annotated[
+        Path | None,
+        _TO_FILE,
+        "write a steering vector of each layer, for --vector, to a safetensors FILE",
+    ]
+    vector_texts: Annotated[
+        tuple[str, ...],
+        {"nargs": 2, "metavar": ("TOWARDS", "AWAY"), "default": []},
+        "with --make-vector: two files with a text per line; the vector is the "
+        "difference of their mean residual streams",
+    ]
+    vector_layer: Annotated[
+        int | None,
+        {"type": not_negative_integer, "metavar": "N"},
+        "with --make-vector: the layer of --vector (default: the middle)",
+    ]
+    patch_scan: Annotated[
+        str | None,
+        _TEXT,
+        "show which layer, head and position make -p predict another token than the "
+        "prompt TEXT, which has as many tokens",
+    ]
+    patch_at: Annotated[
+        int | None, _POSITIVE, "with --patch-scan: the token of the answer (default: 1)"
+    ]
+    ablate_scan: Annotated[
+        Path | None,
+        _FILE,
+        "measure the loss of the text of FILE without each head and each feed-forward",
+    ]
+    scan_json: Annotated[Path | None, _TO_FILE, "write the numbers of a scan to FILE"]
+    scan_plot: Annotated[Path | None, _TO_FILE, "draw the heat map of a scan, as SVG"]
     explain: Annotated[
         int | None,
         _whole(1, _LAST_STAGE, "a stage from "),
@@ -696,7 +823,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     values["standard_input"] = values["standard_input"] == "-"
     values["stop"] = tuple(values["stop"])
     values["template_arg"] = tuple(values["template_arg"])
-    values["lora"] = tuple(values["lora"])
+    for name in ("lora", "set_activation", "vector", "save_activation", "vector_texts"):
+        values[name] = tuple(values[name])
     _check_combinations(parser, values)
     if values["hf_repo"] is not None:
         parts = (f"hf.co/{values['hf_repo']}", values["hf_file"])

@@ -235,6 +235,18 @@ def _lora(session: Session, argument: str) -> str:
     return change_adapters(session, argument)
 
 
+def _branch(session: Session, argument: str) -> str:
+    from .branching import branch_last
+
+    return branch_last(session, argument)
+
+
+def _intervene(session: Session, argument: str) -> str:
+    from .interventions import change_interventions
+
+    return change_interventions(session, argument)
+
+
 def _models(session: Session, argument: str) -> str:
     from .model_list import reply_models
 
@@ -385,6 +397,18 @@ COMMANDS = {
         "add a LoRA adapter, or change its scale; off: none",
         _lora,
         None,
+    ),
+    "/intervene": Command(
+        "TEXT",
+        "change a tensor of the next answers, x[layer 2]=0; off: none",
+        _intervene,
+    ),
+    "/branch": Command(
+        "N TOKEN",
+        "show how the last answer goes on with another token N",
+        _branch,
+        (),
+        True,
     ),
     "/save": Command("FILE", "write the chat to a file, as JSON", save_chat, None),
     "/load": Command("FILE", "replace this chat with a saved one", load_chat, None),

@@ -42,15 +42,17 @@ def record_page(session: Session, options: Options, path: Path) -> Iterator[None
     console = session.console
     positions = session.engine.sequence_length
     adapters = session.active_adapters
-    other_adapters = adapters if name is None else ()
-    if name == BASE and not adapters:
-        raise UsageError("--explore-with base: expected --lora, got no adapter")
+    changes = session.interventions
+    has_other_model = name is not None
+    if name == BASE and not adapters and not changes:
+        expected = "expected --lora or --set-activation"
+        raise UsageError(f"--explore-with base: {expected}, got neither")
     if name in (None, BASE):
         other = model
     else:
         assert name is not None
         other = open_second_model(options, console, model, positions, name)
-    collector = Collector(model, store, adapters=adapters)
+    collector = Collector(model, store, adapters=adapters, interventions=changes)
     with session.trace.recorded(collector):
         yield
     answer = session.last
@@ -72,7 +74,8 @@ def record_page(session: Session, options: Options, path: Path) -> Iterator[None
                 max_new_tokens,
                 _repeatable(answer),
                 store,
-                other_adapters,
+                () if has_other_model else adapters,
+                () if has_other_model else changes,
             )
         )
     session.console.note(_save(runs, store, path))
@@ -104,6 +107,7 @@ def explore_last(session: Session, argument: str) -> None:
             store,
             forced_ids=answer.ids,
             adapters=session.active_adapters,
+            interventions=session.interventions,
         )
     finally:
         if was_on:

@@ -85,7 +85,7 @@ _REFUSED = {
     "--kl-divergence MODEL runs the reference model": "--kl-divergence-base=",
     "chunks do not overlap": "--ppl-stride=",
     "--overflow drop drops the oldest turns of a full chat": "--context-shift",
-    "control vectors are not supported": "--control-vector=",
+    "--vector adds a steering vector of a safetensors file": "--control-vector=",
 }
 OTHER_NAMES = {theirs: ours for ours, names in _SAME.items() for theirs in names.split()}
 _LONGEST_MESSAGE = 400

@@ -47,6 +47,9 @@ def change_model(session: Session, argument: str) -> str | None:
         quantize=None,
         draft_model=None,
         lora=(),
+        set_activation=(),
+        vector=(),
+        save_activation=(),
     )
     other = open_session(
         replace(changed, debug_log=None, trace_json=None), session.console

@@ -42,6 +42,7 @@ from .session import Session
 
 if TYPE_CHECKING:
     from ..inference.grammars import Grammar
+    from ..model import Interventions
 
 
 def open_session(options: Options, console: Console) -> Session:
@@ -72,6 +73,11 @@ def open_session(options: Options, console: Console) -> Session:
     console.note(loading_line(engine, defaults))
     console.detail("; ".join(model_parts(engine, chat_format)))
     adapters = open_adapters(options, model, console)
+    interventions: Interventions = ()
+    if options.set_activation or options.vector or options.save_activation:
+        from .interventions import open_interventions
+
+        interventions = open_interventions(options, model, console)
     new_mask = None
     if grammar is not None:
         from ..inference.grammars import Grammars
@@ -89,6 +95,7 @@ def open_session(options: Options, console: Console) -> Session:
         found_format=chat_format,
         new_mask=new_mask,
         adapters=adapters,
+        interventions=interventions,
     )
 
 

@@ -17,6 +17,7 @@ from ..inference.perplexity import (
     score_chunks,
 )
 from ..inference.sampling import Floats
+from ..ml import ScaledAdapters
 from ..model import Model
 from ..tokenizer import Tokenizer
 from ..untrusted import label_of
@@ -37,18 +38,8 @@ def report_perplexity(options: Options, console: Console) -> None:
     """Print the perplexity of a text, and the KL divergence if a reference is given."""
     path = options.perplexity
     assert path is not None
-    # As in llama-perplexity, the last newline is not part of the text.
-    text = read_text(path, _MOST_BYTES).removesuffix("\n")
-    model, positions = open_model_to_run(options, console)
-    adapters = open_adapters(options, model, console)
-    tokenizer = required_tokenizer(model)
-    length = (
-        positions if options.context_length is not None else min(DEFAULT_CHUNK, positions)
-    )
-    if length < SMALLEST_CHUNK:
-        expected = f"at least {SMALLEST_CHUNK} for --perplexity"
-        raise UsageError(f"--context-length: expected {expected}, got {length}")
-    chunks = _chunks_of(path, text, tokenizer, length)[: options.chunks]
+    model, adapters, chunks = open_text(options, console, path)
+    length = len(chunks[0])
     reference = None
     if options.kl_divergence is not None:
         reference = _open_reference(
@@ -80,6 +71,25 @@ def report_perplexity(options: Options, console: Console) -> None:
         facts += _comparison(losses, against)
     console.report_heading(f"{label_of(path)} by {model.source.name}")
     console.report_table(("", ""), facts)
+
+
+def open_text(
+    options: Options, console: Console, path: Path
+) -> tuple[Model, ScaledAdapters, list[list[int]]]:
+    """Load the model and its adapters; return them and the chunks of a text."""
+    # As in llama-perplexity, the last newline is not part of the text.
+    text = read_text(path, _MOST_BYTES).removesuffix("\n")
+    model, positions = open_model_to_run(options, console)
+    adapters = open_adapters(options, model, console)
+    tokenizer = required_tokenizer(model)
+    length = (
+        positions if options.context_length is not None else min(DEFAULT_CHUNK, positions)
+    )
+    if length < SMALLEST_CHUNK:
+        expected = f"at least {SMALLEST_CHUNK} for --perplexity"
+        raise UsageError(f"--context-length: expected {expected}, got {length}")
+    chunks = _chunks_of(path, text, tokenizer, length)[: options.chunks]
+    return model, adapters, chunks
 
 
 def _chunks_of(

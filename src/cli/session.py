@@ -39,7 +39,7 @@ from .console import Console, UsageError
 from .tracing import TraceSwitch
 
 if TYPE_CHECKING:
-    from ..model import LoadedAdapter
+    from ..model import Interventions, LoadedAdapter
 
     ChatAdapters = tuple[tuple[LoadedAdapter, float], ...]
 
@@ -90,6 +90,8 @@ class Session:
     new_mask: Callable[[Sequence[int]], TokenMask] | None
     # The adapters that are loaded. An adapter with a scale of 0 has no effect.
     adapters: "ChatAdapters" = ()
+    # The changes of tensors in the next answers.
+    interventions: "Interventions" = ()
 
     def __post_init__(self) -> None:
         self.system = self.options.system
@@ -107,6 +109,7 @@ class Session:
             self.engine,
             self.found_format,
             lambda: self.active_adapters,
+            lambda: self.interventions,
         )
         if self.options.debug_log is not None or self.options.trace_json is not None:
             self.trace.turn_on()
@@ -277,6 +280,10 @@ class Session:
         *before, last = self.turns
         return self._encoded(self._prompt_after(before, last.question))
 
+    def ids_of_question(self, question: str) -> list[int]:
+        """Return the ids of the prompt for a question without earlier turns."""
+        return self._encoded(self._prompt_after([], question))
+
     def history_ids(self) -> list[int]:
         """Return the token ids of the history as the model sees them."""
         text = "".join(turn.question + turn.answer for turn in self.turns[-1:])
@@ -337,7 +344,7 @@ class Session:
 
         steps, reason = stream_answer(
             self.console,
-            lambda: self._steps(prompt, earlier.ids),
+            lambda: self.steps(prompt, earlier.ids, settings),
             earlier.answer,
             visible,
         )
@@ -379,10 +386,12 @@ class Session:
             {"name": adapter.name, "scale": scale}
             for adapter, scale in self.active_adapters
         ]
+        changes = [each.text for each in self.interventions if each.kind != "record"]
         record = {
             **({} if line is None else {"line": line}),
             "model": replace_surrogates(str(self.engine.model.source_directory)),
             **({"lora": lora} if lora else {}),
+            **({"interventions": changes} if changes else {}),
             "text": answer.parts[1],
             **({"thoughts": answer.parts[0]} if answer.parts[0] else {}),
             "token_ids": answer.ids,
@@ -400,13 +409,12 @@ class Session:
             record["logprobs"] = {"content": content}
         return json.dumps(record)
 
-    def _steps(
-        self, prompt: str | list[Message], answer_ids: Sequence[int]
+    def steps(
+        self, prompt: str | list[Message], answer_ids: Sequence[int], settings: Settings
     ) -> Iterator[Step]:
         """Return the steps of an answer; `answer_ids` are its earlier tokens."""
         mask = None if self.new_mask is None else self.new_mask(answer_ids)
         prompt_ids = self._encoded(prompt)
-        settings = self.settings
         logprobs = self.options.logprobs
         is_chat = not isinstance(prompt, str)
         request = Request(
@@ -420,6 +428,7 @@ class Session:
             answer_ids=answer_ids,
             mask=mask,
             adapters=self.adapters,
+            interventions=self.interventions,
         )
         mark_prompt(prompt, prompt_ids)
         progress = self.console.timed_progress("reading the prompt", "tokens")

@@ -18,6 +18,7 @@ from .console import Console, UsageError
 if TYPE_CHECKING:
     from ..drawing import Recorder
     from ..explorer import Collector
+    from ..model import Interventions
     from ..trace.logger import TraceLog
     from ..trace.records import Event
 
@@ -32,6 +33,8 @@ class TraceSwitch:
     chat_format: ChatTemplate | None
     # Returns the adapters of the next answer.
     adapters: Callable[[], ScaledAdapters] = tuple
+    # Returns the interventions of the next answer.
+    interventions: "Callable[[], Interventions]" = tuple
 
     def __post_init__(self) -> None:
         L = self.engine.model.args.n_layers
@@ -158,6 +161,7 @@ class TraceSwitch:
         options = self.options
         rounded = {} if model.activations is None else {"activations": model.activations}
         scaled = [f"{adapter.name} x {scale:g}" for adapter, scale in self.adapters()]
+        changes = [each.text for each in self.interventions() if each.kind != "record"]
         return {
             "llama-bolts": __version__,
             "prompt": "see stage 1" if options.prompt is None else repr(options.prompt),
@@ -168,5 +172,6 @@ class TraceSwitch:
             "threads": str(info["threads"]),
             **rounded,
             **({"adapters": ", ".join(scaled)} if scaled else {}),
+            **({"interventions": ", ".join(changes)} if changes else {}),
             "attention": "one op per stage, with the bits of the fused op; drafts: none",
         }

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from .. import ml
 from ..inference import Sampler, SamplingArgs
-from ..model import Model
+from ..model import Interventions, Model
 from ..model.rope import pair_frequencies
 from ..trace.events import Letters
 from ..trace.records import Event, TensorInfo
@@ -91,6 +91,7 @@ class Collector:
         store: The store for the arrays.
         is_forced: Whether the answer's tokens are given instead of sampled.
         adapters: LoRA adapters of the run, with their factors.
+        interventions: Changes of tensors in the run.
     """
 
     def __init__(
@@ -99,12 +100,13 @@ class Collector:
         store: Store,
         is_forced: bool = False,
         adapters: ml.ScaledAdapters = (),
+        interventions: Interventions = (),
     ) -> None:
         self._model = model
         self._store = store
         store.begin_run()
         # Measure before the trace starts, because it would record the measurements.
-        self._facts = facts_of(model, adapters) | {"forced": is_forced}
+        self._facts = facts_of(model, adapters, interventions) | {"forced": is_forced}
         self._sizes = dict(model.args.sizes)
         self._has_sinks = [
             getattr(layer.attention, "sinks", None) is not None

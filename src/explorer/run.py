@@ -13,7 +13,7 @@ from ..inference import (
     end_ids,
 )
 from ..ml import ScaledAdapters
-from ..model import Model
+from ..model import Interventions, Model
 from ..trace.tracer import Tracer
 from ..untrusted import shown
 from .collect import Collector
@@ -43,6 +43,7 @@ def explore(
     beside: Model | None = None,
     beside_prompt: str | Sequence[Message] | None = None,
     adapters: ScaledAdapters = (),
+    interventions: Interventions = (),
     limit: float = DEFAULT_LIMIT,
 ) -> Page:
     """Run a prompt with a trace on, and return a page that shows the run.
@@ -53,10 +54,11 @@ def explore(
         max_new_tokens: The maximum number of tokens in an answer.
         sampling: The sampling settings.
         beside: Another model that runs the same tokens, for comparison, or the same model
-            to run them without adapters.
+            to run them without adapters and interventions.
         beside_prompt: Another prompt to run, for comparison. It is run by `beside` if
-            given, otherwise by `model` with its adapters.
+            given, otherwise by `model` with its adapters and interventions.
         adapters: LoRA adapters of the model, with their factors.
+        interventions: Changes of tensors in the run.
         limit: The maximum page size in megabytes (10^6 bytes).
 
     Raises:
@@ -67,12 +69,22 @@ def explore(
     store = Store(limit, 1 + has_two)
     ids, ends = prompt_of(model, prompt)
     settings = max_new_tokens, sampling or SamplingArgs()
-    runs = [run_traced(model, ids, *settings, store, end_ids=ends, adapters=adapters)]
+    run = run_traced(
+        model,
+        ids,
+        *settings,
+        store,
+        end_ids=ends,
+        adapters=adapters,
+        interventions=interventions,
+    )
+    runs = [run]
     if has_two:
         other = beside or model
         second = None if beside_prompt is None else prompt_of(other, beside_prompt)
         scaled = adapters if beside is None else ()
-        runs.append(run_beside(other, runs[0], second, *settings, store, scaled))
+        changes = interventions if beside is None else ()
+        runs.append(run_beside(other, run, second, *settings, store, scaled, changes))
     return Page("".join(write_html(runs, store)))
 
 
@@ -108,6 +120,7 @@ def run_traced(
     end_ids: frozenset[int] = frozenset(),
     forced_ids: Sequence[int] = (),
     adapters: ScaledAdapters = (),
+    interventions: Interventions = (),
 ) -> dict[str, Any]:
     """Run a prompt in a new context with a trace on, and return its document section.
 
@@ -120,10 +133,11 @@ def run_traced(
         end_ids: Ids that end the answer, in addition to the model's own.
         forced_ids: The tokens of the answer, if they are given instead of sampled.
         adapters: LoRA adapters of the model, with their factors.
+        interventions: Changes of tensors in the run.
     """
     length = min(len(ids) + max_new_tokens, model.args.max_context_length)
     engine = InferenceEngine(model, max(length, 1))
-    collector = Collector(model, store, bool(forced_ids), adapters)
+    collector = Collector(model, store, bool(forced_ids), adapters, interventions)
     tracer = Tracer(
         model.args.sizes,
         collector.write,
@@ -140,6 +154,7 @@ def run_traced(
             end_ids=end_ids,
             forced_ids=forced_ids,
             adapters=adapters,
+            interventions=interventions,
         ):
             pass
     finally:
@@ -155,6 +170,7 @@ def run_beside(
     sampling: SamplingArgs,
     store: Store,
     adapters: ScaledAdapters = (),
+    interventions: Interventions = (),
 ) -> dict[str, Any]:
     """Run a second prompt, or the tokens of the first run, for comparison.
 
@@ -176,6 +192,7 @@ def run_beside(
             store,
             end_ids=ends,
             adapters=adapters,
+            interventions=interventions,
         )
     tokens = first["tokens"]
     for token in tokens:
@@ -199,4 +216,5 @@ def run_beside(
         store,
         forced_ids=answer,
         adapters=adapters,
+        interventions=interventions,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import ml
 from ..ml import roofline
-from ..model import Model
+from ..model import Interventions, Model
 from ..model.loader import stored_quantization
 from ..tokenizer import Tokenizer
 from ..trace.code import PACKAGE, find_page, section_of, symbols_of
@@ -74,12 +74,14 @@ def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
     return text, is_special
 
 
-# The value of `--explore-with` for the model without its adapters.
+# The value of `--explore-with` for the model without its adapters and interventions.
 BASE = "base"
 
 
-def facts_of(model: Model, adapters: ml.ScaledAdapters = ()) -> dict[str, Any]:
-    """Return metadata about the model, its adapters and the machine."""
+def facts_of(
+    model: Model, adapters: ml.ScaledAdapters = (), interventions: Interventions = ()
+) -> dict[str, Any]:
+    """Return metadata about the model, its adapters and changes, and the machine."""
     info = ml.build_info()
     weights = [
         w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous
@@ -92,11 +94,15 @@ def facts_of(model: Model, adapters: ml.ScaledAdapters = ()) -> dict[str, Any]:
     name = label_of(Path(path.name))
     title = "+".join([model.source.name, *(adapter.name for adapter, _ in adapters)])
     scaled = [f"adapter {adapter.name}, scale {x:g}" for adapter, x in adapters]
+    changes = [f"changed {each.text}" for each in interventions if each.kind != "record"]
+    has_base = bool(adapters or changes)
     return {
-        "name": f"{title}, {layer.attention.wq.dtype}",
-        "model": "; ".join([model.description.replace(where, name, 1), *scaled]),
+        "name": "; ".join([f"{title}, {layer.attention.wq.dtype}", *changes]),
+        "model": "; ".join(
+            [model.description.replace(where, name, 1), *scaled, *changes]
+        ),
         "weights": str(layer.attention.wq.dtype),
-        "beside": BASE if adapters else _format_beside(model),
+        "beside": BASE if has_base else _format_beside(model),
         "eps": model.args.norm_eps,
         "machine": {
             "instruction set": info["isa"],

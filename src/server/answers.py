@@ -78,6 +78,7 @@ class _ApiAnswer:
             client=self.sender.client,
             prefix_group=self.service.prefix_group(self.sender, body.prompt_cache_key),
             adapters=self.service.adapters_of(body.model, body.lora),
+            interventions=self.service.interventions_of(body.interventions),
         )
         self.submitted = self.service.engine.answer(request, deliver)
 

@@ -193,7 +193,9 @@ async def _generate(
     caller: Caller,
 ) -> Any:
     """Run the request in a body; return the answers or a stream of them."""
-    service.adapters_of(body.model, body.lora)  # raises errors before the encoding
+    # Errors are raised before the encoding.
+    service.adapters_of(body.model, body.lora)
+    service.interventions_of(body.interventions)
     # A worker thread is used, because encoding a long text is slow.
     answers = await service.work(caller.client, build, service, caller.sender, body)
     await caller.place.aclose()

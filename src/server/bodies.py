@@ -25,6 +25,8 @@ _MOST_BIASED = 1024
 _NEGATIVE_SEEDS = 1 << 53
 _MOST_MESSAGES = 2048
 _MOST_ADAPTERS = 64
+_MOST_CHANGES = 64  # interventions of a request
+_MOST_CHANGE = 200  # characters of an intervention
 MOST_SCALE = 1000  # maximum magnitude of the scale of an adapter
 _MOST_PARTS = 1024
 _MOST_TOOLS = 128
@@ -210,6 +212,14 @@ class Generation(_Steps):
     response_format: ResponseFormat | None = None
     # The scales of LoRA adapters, an extension as in llama-server.
     lora: Annotated[list[AdapterScale], Meta(max_length=_MOST_ADAPTERS)] | None = None
+    # Changes of tensors, such as "layers.3.attention.heads[5]=0", an extension.
+    interventions: (
+        Annotated[
+            list[Annotated[str, Meta(max_length=_MOST_CHANGE)]],
+            Meta(max_length=_MOST_CHANGES),
+        ]
+        | None
+    ) = None
     # Without API keys, requests with the same `prompt_cache_key` share cached prefixes.
     prompt_cache_key: str | None = None
     # These fields are accepted but have no effect.

@@ -17,6 +17,7 @@ from typing import Any
 from ..explorer import Store, run_traced, write_html
 from ..inference import SamplingArgs
 from ..model import LoadedAdapter, load_adapter, load_model
+from ..model.interventions import parse_intervention
 from .errors import RequestError
 
 # Maximum numbers of recorded answers, pages, seconds per page and bytes per page.
@@ -46,10 +47,13 @@ class AnswerPages:
         answer_ids: list[int],
         sampling: SamplingArgs,
         adapters: Sequence[tuple[LoadedAdapter, float]] = (),
+        interventions: Sequence[str] = (),
     ) -> None:
         """Record the input and tokens of an answer under its id."""
         paths = [(str(each.path.absolute()), scale) for each, scale in adapters]
-        request = self._loading, [*prompt_ids], answer_ids, asdict(sampling), paths
+        changes = [*interventions]
+        settings = asdict(sampling)
+        request = self._loading, [*prompt_ids], answer_ids, settings, paths, changes
         self._answers.append((name, json.dumps(request).encode()))
 
     async def create(self, name: str) -> str:
@@ -95,7 +99,7 @@ class AnswerPages:
 
 def main() -> None:
     """Read a request from standard input and write its page to standard output."""
-    loading, prompt_ids, ids, sampling, paths = json.load(sys.stdin)
+    loading, prompt_ids, ids, sampling, paths, changes = json.load(sys.stdin)
     model = load_model(**loading)
     adapters = tuple((load_adapter(model, path), scale) for path, scale in paths)
     store = Store()
@@ -107,6 +111,7 @@ def main() -> None:
         store,
         forced_ids=ids,
         adapters=adapters,
+        interventions=tuple(parse_intervention(model, text) for text in changes),
     )
     sys.stdout.writelines(write_html([run], store))
 

@@ -77,6 +77,7 @@ class Run:
             first.ids,
             first.sampling,
             self._service.adapters_of(first.body.model, first.body.lora),
+            first.body.interventions or (),
         )
 
     async def _compile(self, ends: ExitStack) -> None:

@@ -18,7 +18,8 @@ from starlette.requests import Request
 
 from ..inference import BatchEngine, ChatTemplate, Counters, end_ids
 from ..inference.grammars import CompiledGrammar, Grammar, Grammars, GrammarUse
-from ..model import LoadedAdapter
+from ..model import InterventionError, Interventions, LoadedAdapter
+from ..model.interventions import parse_intervention
 from ..tokenizer import Tokenizer
 from .bodies import AdapterScale
 from .errors import RequestError
@@ -208,6 +209,32 @@ class Service(Collector):
         if name not in (None, self.name, *self.adapted_names):
             message = f'model: expected "{self.name}" or no model, got "{name}"'
             raise RequestError(404, message, "model", "model_not_found")
+
+    def interventions_of(self, texts: Sequence[str] | None) -> Interventions:
+        """Return the interventions of a request.
+
+        Raises:
+            RequestError: A text is not valid, or its place is inside of attention, which
+                a batch computes in one op.
+        """
+        if not texts:
+            return ()
+        model = self.engine.model
+        interventions = []
+        for number, text in enumerate(texts):
+            key = f"interventions[{number}]"
+            try:
+                intervention = parse_intervention(model, text)
+                intervention.check_positions(self.engine.sequence_length)
+            except InterventionError as error:
+                message = f"{key}: {str(error).removeprefix('[intervene] ')}"
+                raise RequestError(400, message, key, "invalid_value") from None
+            if intervention.address.place.is_spelled_out:
+                expected = "expected a place outside of the fused attention"
+                message = f"{key}: {expected}, got {intervention.address.text}"
+                raise RequestError(400, message, key, "invalid_value")
+            interventions.append(intervention)
+        return tuple(interventions)
 
     def adapters_of(
         self, name: str | None, scales: Sequence[AdapterScale] | None

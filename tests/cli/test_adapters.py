@@ -210,7 +210,7 @@ def test_the_explorer_shows_the_base_next_to_the_adapter(run, paths, tmp_path):
     assert first["passes"] != second["passes"]
     done = run(*flags)
     assert done.returncode == 2
-    assert b"--explore-with base: expected --lora, got no adapter" in done.stderr
+    assert b"--explore-with base: expected --lora or --set-activation" in done.stderr
 
 
 def test_a_trace_names_the_adapters_and_has_the_tokens_of_the_answer(

@@ -208,6 +208,7 @@ def test_the_flags_of_llama_cpp_name_a_model_of_the_hub(arguments, name):
 
 
 VALUES = {
+    "--branch": "1:a", "--save-activation": "x=y",
     "--system": "x", "--think": "on", "--chat-format": "llama3", "--quantize": "nf4",
     "--overflow": "drop", "--template-arg": "name=1", "--attention": "eager",
     "--activations": "int8", "--cache-type": "q8_0",
