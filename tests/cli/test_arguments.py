@@ -208,7 +208,7 @@ def test_the_flags_of_llama_cpp_name_a_model_of_the_hub(arguments, name):
 
 
 VALUES = {
-    "--branch": "1:a", "--save-activation": "x=y",
+    "--branch": "1:a", "--save-activation": "x=y", "--vector-texts": "a b",
     "--system": "x", "--think": "on", "--chat-format": "llama3", "--quantize": "nf4",
     "--overflow": "drop", "--template-arg": "name=1", "--attention": "eager",
     "--activations": "int8", "--cache-type": "q8_0",
@@ -229,7 +229,7 @@ def test_flags_that_do_not_go_together_or_alone_are_refused_by_their_names(
         given += (
             [name]
             if action is None or action.nargs == 0
-            else [name, VALUES.get(name, "1")]
+            else [name, *VALUES.get(name, "1").split()]
         )
     assert f"argument {flags[0]}: {why}" in refusal(capsys, *given)
 

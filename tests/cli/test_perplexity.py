@@ -116,12 +116,18 @@ def test_a_reference_with_other_tokens_is_rejected(run, alphabet_model):
     assert b"vocabulary: expected 4096 tokens as in the model, got " in done.stderr
 
 
-@pytest.mark.parametrize("flag", ["--kl-divergence", "--chunks"])
-def test_flags_that_need_a_text_say_so(flag):
+@pytest.mark.parametrize(
+    ("flag", "needed"),
+    [
+        ("--kl-divergence", "--perplexity"),
+        ("--chunks", "--perplexity or --ablate-scan"),
+    ],
+)
+def test_flags_that_need_a_text_say_so(flag, needed):
     done = run_program(flag, "1")
     assert done.returncode == 2
     assert done.stderr.decode() == (
-        f"error: argument {flag}: needs --perplexity (--help lists the options)\n"
+        f"error: argument {flag}: needs {needed} (--help lists the options)\n"
     )
 
 
