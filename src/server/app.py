@@ -257,6 +257,7 @@ async def _models(service: Service, name: str | None, _: Caller) -> Any:
         "owned_by": "llama-bolts",
         "context_length": service.engine.sequence_length,
         "activations": service.engine.model.activations,
+        "cache_type": service.engine.model.args.cache_type,
     }
     if name is not None:
         return model

@@ -174,6 +174,7 @@ def test_the_model_is_told_of_and_another_is_not_found(server):
     assert (status, models["object"], models["data"][0]["id"]) == (200, "list", "bundled")
     assert server.ask("/v1/models/bundled")[1] == models["data"][0]
     assert models["data"][0]["activations"] is None
+    assert models["data"][0]["cache_type"] == "plain"
     assert server.ask("/v1/models/other")[0] == 404
     status, refused = server.ask(CHAT, {"model": "gpt-4", "messages": [message()]})
     assert (status, refused["error"]["param"]) == (404, "model")
