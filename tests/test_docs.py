@@ -285,6 +285,7 @@ def test_the_legend_gives_the_sizes_of_the_bundled_model():
         "C": f"up to {args.max_context_length}", "D": args.dim,
         "H": args.n_heads, "K": args.n_kv_heads, "G": args.n_heads // args.n_kv_heads,
         "h": args.head_dim, "F": args.ffn_dim, "V": args.vocab_size, "L": args.n_layers,
+        "E": "none", "A": "none",
     }  # fmt: skip
     assert dict(rows) == {letter: str(size) for letter, size in expected.items()}
 

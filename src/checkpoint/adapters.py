@@ -47,7 +47,7 @@ from ..untrusted import (
 from .errors import CheckpointError, FileMemoryError, mismatch
 from .gguf import read_gguf
 from .model_directory import listing_of
-from .names import EMBEDDINGS, OUTPUT, TensorRow, stored_rows
+from .names import EMBEDDINGS, OUTPUT, Layout, TensorRow, is_matrix, stored_rows
 from .params import ANY, OBJECT, Rule, check_known, integer_in, number_in, off, one_of
 from .safetensors import SafetensorsFile, TensorEntry
 
@@ -198,12 +198,16 @@ class AdapterBase:
     architecture: str
     has_output: bool
 
-    def matrices(self, name_of: Callable[[TensorRow], str]) -> dict[str, TensorRow]:
-        """Return the rows of the stored matrices, by name without `.weight`."""
+    def matrices(self, layout: Layout) -> dict[str, TensorRow]:
+        """Return the rows of the stored matrices, by name without `.weight`.
+
+        The matrices of experts and their routers are not included: adapters of them are
+        not supported.
+        """
         return {
             name.removesuffix(".weight"): row
-            for name, row in stored_rows(self.rows, name_of).items()
-            if len(row.sizes) == 2
+            for name, row in stored_rows(self.rows, layout).items()
+            if len(row.sizes) == 2 and row.expert is None and is_matrix(row.name)
         }
 
     def shape(self, row: TensorRow) -> tuple[int, int]:
@@ -339,7 +343,7 @@ def _peft_pairs(
 ) -> dict[str, StoredPair]:
     """Return the matrices of a peft adapter."""
     settings = _PeftConfig(label, config)
-    modules = base.matrices(lambda row: row.hugging_face)
+    modules = base.matrices("hugging_face")
     matrices: _Matrices = {}
     for name, entry in source.entries.items():
         if (own := _PEFT_BASE_NAME.fullmatch(name)) is not None and own[1] in modules:
@@ -459,7 +463,7 @@ def _mlx_pairs(
     check_known(
         f"{label}: lora_parameters", parameters, _MLX_PARAMETERS, ("rank", "scale")
     )
-    modules = base.matrices(lambda row: row.hugging_face)
+    modules = base.matrices("hugging_face")
     matrices: _Matrices = {}
     for name, entry in source.entries.items():
         match = _MLX_NAME.fullmatch(name)
@@ -495,7 +499,7 @@ def _read_gguf_adapter(path: Path, base: AdapterBase) -> AdapterFile:
         rule = f"{base.architecture}, the architecture of the base model"
         raise mismatch(file.label, "general.architecture", rule, described(architecture))
     alpha: Any = file.keys.get("adapter.lora.alpha", 0.0)
-    modules = base.matrices(lambda row: row.gguf)
+    modules = base.matrices("gguf")
     matrices: _Matrices = {}
     with contextlib.closing(file.map()) as mapped:
         for name, entry in file.tensors.items():

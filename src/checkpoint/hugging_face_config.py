@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from ..untrusted import described, label_of, read_json_object
 from .errors import CheckpointError, mismatch
+from .missing_parts import MISSING_PARTS
 from .model_directory import CONFIG_FILE
 from .packed_weights import QuantizationConfig, read_quantization
 from .params import (
@@ -100,13 +101,6 @@ ATTENTION_BIAS: dict[str, Rule] = {"attention_bias": BOOLEAN}
 BIASES: dict[str, Rule] = {**ATTENTION_BIAS, "mlp_bias": BOOLEAN}
 WINDOWS: dict[str, Rule] = {"sliding_window": SIZE, "use_sliding_window": BOOLEAN}
 """Rules for the sliding-window keys, which only matter with `use_sliding_window`."""
-
-_MISSING_PARTS = {
-    "ministral": "windows in some layers",
-    **dict.fromkeys(
-        ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe"), "a mixture of experts"
-    ),
-}
 
 CONFIG_KEYS = {
     "dim": "hidden_size",
@@ -276,8 +270,8 @@ def read_hugging_face_config(
     given = read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
     given, others = _text_part(label, given, families)
     kind = given.get("model_type")
-    if isinstance(kind, str) and kind in _MISSING_PARTS:
-        got = f"{kind}: {_MISSING_PARTS[kind]}, which is not supported"
+    if isinstance(kind, str) and kind in MISSING_PARTS:
+        got = f"{kind}: {MISSING_PARTS[kind]}, which is not supported"
         raise mismatch(label, "model_type", "a plain Llama model", got)
     family = families.get(kind) if isinstance(kind, str) else None
     if family is None:  # the check below always raises

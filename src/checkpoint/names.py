@@ -2,7 +2,9 @@
 
 One table contains Meta's names, which are also the model's attribute names, Hugging
 Face's names and GGUF's names. Other model families change or add rows in the table. Table
-rows that share a name in a file are parts of one stored tensor.
+rows that share a name in a file are parts of one stored tensor. In a layer with experts,
+the feed-forward matrices exist once per expert. A format stores them as one tensor per
+expert, or all experts in a stack.
 
 The rows of wq and wk are ordered differently in Hugging Face's files: elements that are
 rotated together are in the two halves of a head, whereas they are adjacent in Meta's
@@ -10,7 +12,7 @@ files. In GGUF files, the order depends on the family.
 
 Sizes use the letters of the legend: `D` model dim, `H` query heads, `Hh` query heads x
 head dim, `Kh` key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V`
-vocabulary.
+vocabulary, `E` experts.
 
 Source: meta-llama/llama `llama/model.py` and meta-llama/llama-models
 `models/llama3/model.py` (`ColumnParallelLinear` splits the rows of a weight stored `[out,
@@ -20,9 +22,9 @@ the embeddings of Llama 2 and 3 and for the names.
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from .. import ml
 from ..untrusted import shown, some_of
@@ -31,6 +33,10 @@ from .errors import mismatch
 # How a tensor is divided among shards. "either" is for embeddings, which are divided by
 # rows in Llama 3 and by columns in Llama 2.
 Split = Literal["rows", "columns", "either", "none"]
+# The formats whose names differ from Meta's, as the attributes of `TensorRow`.
+Layout = Literal["hugging_face", "gguf"]
+EVERY_EXPERT = -1
+_EXPERT = "{expert}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,11 @@ class TensorRow:
     """One row of the table: three names, a split, and the sizes as letters.
 
     If several tensors are stored as one, stacked along the first dimension, `joined`
-    contains the first size of each of them, and `part` is the index of this tensor.
+    contains the first size of each of them, `part` is the index of this tensor, and
+    `joined_in` contains the formats that store them so. `expert` is the number of the
+    expert to which the tensor belongs, or None. In a row for all experts, it is
+    `EVERY_EXPERT`, and the names contain `{expert}` where a format stores one tensor per
+    expert.
     """
 
     name: str
@@ -48,6 +58,14 @@ class TensorRow:
     sizes: tuple[str, ...]
     joined: tuple[str, ...] = ()
     part: int = 0
+    joined_in: tuple[Layout, ...] = ("hugging_face", "gguf")
+    expert: int | None = None
+
+    def of_expert(self, expert: int) -> Self:
+        """Return the row for one expert, from a row for all experts."""
+        names = (self.name, self.hugging_face, self.gguf)
+        name, theirs, gguf = (each.replace(_EXPERT, str(expert)) for each in names)
+        return replace(self, name=name, hugging_face=theirs, gguf=gguf, expert=expert)
 
     def rows_in(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """Return the start and stop rows of this tensor within the stored tensor."""
@@ -99,6 +117,7 @@ LAYER_MATRICES = tuple(
 """The names of the matrices in a Llama layer, `wq` to `w3`."""
 
 _MATRICES = {row.name for row in (*_MODEL_ROWS, *LAYER_ROWS) if len(row.sizes) == 2}
+_EXPERT_PART = re.compile(r"feed_forward\.experts\.[0-9]+\.")
 # Tables of rotary frequencies in Meta's and Hugging Face's files. They are not needed,
 # because the hyperparameters determine them.
 _HARMLESS = re.compile(
@@ -113,6 +132,46 @@ def with_rows(*changed: TensorRow) -> tuple[TensorRow, ...]:
     return tuple(rows.values())
 
 
+def with_experts(
+    router: str, matrices: Sequence[TensorRow], *changed: TensorRow
+) -> tuple[TensorRow, ...]:
+    """Return the table rows for a layer whose feed-forward consists of experts.
+
+    Args:
+        router: Hugging Face's name of the router, without `.weight`.
+        matrices: The rows for w1, w2 and w3 of all experts.
+        changed: Other rows that are replaced or added.
+    """
+    rows = with_rows(
+        *changed,
+        tensor_row("feed_forward.router", router, "ffn_gate_inp", "none", "E", "D"),
+        *matrices,
+    )
+    replaced = {f"feed_forward.{name}.weight" for name in ("w1", "w2", "w3")}
+    return tuple(row for row in rows if row.name not in replaced)
+
+
+def expert_rows(gate: str, down: str, up: str) -> tuple[TensorRow, ...]:
+    """Return the table rows for the matrices of all experts.
+
+    Args:
+        gate, down, up: Hugging Face's names, without `.weight`. `{expert}` stands for the
+            number of the expert. A name without it is the name of a stack.
+    """
+    name = f"feed_forward.experts.{_EXPERT}"
+    rows = (
+        tensor_row(f"{name}.w1", gate, "ffn_gate_exps", "rows", "F", "D"),
+        tensor_row(f"{name}.w2", down, "ffn_down_exps", "columns", "D", "F"),
+        tensor_row(f"{name}.w3", up, "ffn_up_exps", "rows", "F", "D"),
+    )
+    return tuple(replace(row, expert=EVERY_EXPERT) for row in rows)
+
+
+def stack_name(row: TensorRow) -> str:
+    """Return the name of the stack of all experts to which a tensor belongs."""
+    return row.name.replace(f".experts.{row.expert}.", ".experts.")
+
+
 def _bias_of(row: TensorRow) -> TensorRow:
     """Return the table row for a matrix bias: one element per row of the matrix.
 
@@ -120,7 +179,7 @@ def _bias_of(row: TensorRow) -> TensorRow:
     """
     names = (row.name, row.hugging_face, row.gguf)
     name, theirs, gguf = (each.replace(".weight", ".bias") for each in names)
-    return TensorRow(name, theirs, gguf, "rows", row.sizes[:1])
+    return TensorRow(name, theirs, gguf, "rows", row.sizes[:1], expert=row.expert)
 
 
 @functools.lru_cache(maxsize=4)
@@ -128,6 +187,7 @@ def rows_of(
     layer_count: int,
     layer_rows: tuple[TensorRow, ...] = LAYER_ROWS,
     biases: tuple[str, ...] = (),
+    expert_count: int = 0,
 ) -> tuple[TensorRow, ...]:
     """Return the table rows for all tensors in a model, with full names.
 
@@ -135,11 +195,22 @@ def rows_of(
         layer_count: The number of layers.
         layer_rows: The table rows for one layer.
         biases: The matrices in each layer that have biases, such as `wq`.
+        expert_count: The number of experts in each layer.
     """
     biased = tuple(f".{matrix}.weight" for matrix in biases)
     of_layer = [
         *layer_rows,
         *(_bias_of(row) for row in layer_rows if row.name.endswith(biased)),
+    ]
+    # The tensors of an expert follow each other, as the parts of a stack do.
+    of_layer = [
+        *(row for row in of_layer if row.expert is None),
+        *(
+            row.of_expert(expert)
+            for expert in range(expert_count)
+            for row in of_layer
+            if row.expert is not None
+        ),
     ]
     rows = [*_MODEL_ROWS]
     for layer in range(layer_count):
@@ -151,32 +222,48 @@ def rows_of(
     return tuple(rows)
 
 
-def stored_rows(
-    rows: Iterable[TensorRow], name_of: Callable[[TensorRow], str]
-) -> dict[str, TensorRow]:
+def stored_rows(rows: Iterable[TensorRow], layout: Layout) -> dict[str, TensorRow]:
     """Return the table rows for the tensors stored in a file.
 
     Several tensors that are stored as one become a single row, which has Meta's name of
-    the first part and the size letters of all parts.
+    the first part and the size letters of all parts. The first size of a stack of experts
+    is `E`.
 
     Args:
         rows: The table rows.
-        name_of: Returns the name that a row's tensor has in the file.
+        layout: The format of the file.
 
     Returns:
         A mapping from the name in the file to the table row.
     """
     stored: dict[str, TensorRow] = {}
+    stacks = set[str]()
     for row in rows:
-        if row.joined:
-            row = replace(row, sizes=("+".join(row.joined), *row.sizes[1:]))
-        stored.setdefault(name_of(row), row)
+        name: str = getattr(row, layout)
+        first = stored.get(name)
+        if first is None:
+            if row.joined and layout in row.joined_in:
+                row = replace(row, sizes=("+".join(row.joined), *row.sizes[1:]))
+            stored[name] = row
+        elif first.expert != row.expert and name not in stacks:
+            stacks.add(name)
+            stored[name] = replace(first, sizes=("E", *first.sizes))
     return stored
 
 
-def part_of(weight: Any, row: TensorRow, sizes: Mapping[str, int], label: str) -> Any:
-    """Return the tensor that an entry describes, stored or as a view of some rows."""
-    if not row.joined:
+def part_of(
+    weight: Any, row: TensorRow, sizes: Mapping[str, int], label: str, layout: Layout
+) -> Any:
+    """Return the tensor that an entry describes, stored or as a view of some rows.
+
+    A tensor of an expert is a view of a stack of all experts, if the file has one.
+    """
+    if row.expert is not None and weight.ndim == len(row.sizes) + 1:
+        if isinstance(weight, ml.QuantizedTensor):
+            weight = weight.matrix(row.expert, row.name)
+        else:
+            weight = weight[row.expert].with_name(row.name)
+    if not row.joined or layout not in row.joined_in:
         return weight
     start, stop = row.rows_in(sizes)
     cut = weight.rows if isinstance(weight, ml.QuantizedTensor) else weight.slice
@@ -190,8 +277,13 @@ def part_of(weight: Any, row: TensorRow, sizes: Mapping[str, int], label: str) -
 
 
 def is_matrix(name: str) -> bool:
-    """Return whether the tensor with this full name (Meta's) is a matrix."""
-    return (name.split(".", 2)[-1] if name.startswith("layers.") else name) in _MATRICES
+    """Return whether the tensor with this full name (Meta's) is a matrix.
+
+    A router, which is small, is not one: it keeps its dtype.
+    """
+    if name.startswith("layers."):
+        name = _EXPERT_PART.sub("feed_forward.", name.split(".", 2)[-1])
+    return name in _MATRICES
 
 
 def is_harmless(name: str) -> bool:

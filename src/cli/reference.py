@@ -127,7 +127,10 @@ def _read_model(request: dict[str, Any], folder: Path) -> Any:
     kind = request["weights"]
     if kind == "directory":
         return transformers.AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float32, use_safetensors=True
+            directory,
+            dtype=torch.float32,
+            use_safetensors=True,
+            experts_implementation="eager",  # the others need matrices of some sizes
         ).eval()
     config = transformers.AutoConfig.from_pretrained(
         folder if kind == "tensors" else directory
@@ -197,7 +200,11 @@ def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
                 has_heads_first = norms is _BEFORE_AND_AFTER and name in _QUERIES_AND_KEYS
                 record = watch_heads if has_heads_first else watch
                 record(modules[name], key.format(number))
-        watch_input(layer.mlp.down_proj, f"17 {number} hidden")
+        if "mlp.down_proj" in modules:
+            watch_input(modules["mlp.down_proj"], f"17 {number} hidden")
+        else:
+            experts = "mlp" if "mlp" in modules else "block_sparse_moe"
+            watch(modules[experts], f"17 {number} feed_forward")
         watch_input(layer.get_submodule(residual), f"15 {number} x")
     return theirs
 

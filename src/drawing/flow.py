@@ -165,4 +165,4 @@ def _letters(steps: list[_FlowStep]) -> str:
     used = {letter for x in tensors for letter in "".join(x.letters)}
     if any(step.event.op == "repeat_heads" for step in steps):
         used.add("G")
-    return "".join(letter for letter in "TSCDHKGhFV" if letter in used)
+    return "".join(letter for letter in "TSCDHKGhFVEA" if letter in used)

@@ -82,6 +82,11 @@ _NOTES = {
     "div": "Divides by sqrt(h), so that scores do not grow with the size of a head.",
     "softmax": "exp(s - max) / sum: each row becomes weights that add up to 1.",
     "swiglu": "silu(gate) * up, element by element.",
+    "choose_experts": (
+        "The experts with the largest logits, and the softmax of their logits."
+    ),
+    "expert_hidden": "silu(w1 x) * (w3 x), with the matrices of each chosen expert.",
+    "expert_outputs": "w2 hidden of each chosen expert, times its weight, added up.",
     "add": ("Element by element: the stream plus the result of the part."),
 }
 _NOTES_OF_STAGES = {

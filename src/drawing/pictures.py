@@ -297,6 +297,36 @@ def _cache(sheet: Sheet, y: float) -> float:
     return draw_note(sheet, label, y)
 
 
+def _feed_forward(sheet: Sheet, y: float) -> float:
+    """Draw the experts of the last token, or silu if the model has no experts."""
+    return _experts(sheet, y) if "E" in sheet.run.sizes else _silu(sheet, y)
+
+
+def _experts(sheet: Sheet, y: float) -> float:
+    """Draw a cell for each expert, and a bar for each expert of the last token."""
+    chosen = [int(n) for n in sheet.run.values(17, "experts")[-1]]
+    weights = sheet.run.values(17, "expert_weights")[-1].tolist()
+    count = sheet.run.sizes["E"]
+    sheet.text((MARGIN, y + 14), "experts of the last token", mono=False, bold=True)
+    cell = min(INNER / count, _CELL * 2)
+    y += 26
+    for expert in range(count):
+        kind = "heat" if expert in chosen else "group"
+        sheet.rect(Box(MARGIN + cell * expert, y, cell, 20), kind, radius=0)
+    y += 30
+    for expert, weight in zip(chosen, weights, strict=True):
+        sheet.text((MARGIN, y + 14), f"expert {expert}", size=SMALL)
+        bar = Box(MARGIN + 90, y, max(400 * weight, 1.0), 18)
+        sheet.rect(bar, "heat", radius=0)
+        sheet.text((bar.right + 8, y + 14), f"{weight:.3f}", size=SMALL)
+        y += 24
+    label = (
+        "Cells: all experts, those of the last token in blue. Bars: the weights of its "
+        "experts. Other tokens use other experts."
+    )
+    return draw_note(sheet, label, y + 4)
+
+
 def _silu(sheet: Sheet, y: float) -> float:
     """Draw the silu function with some of the last token's gate values."""
     sheet.text((MARGIN, y + 14), "silu(z) = z / (1 + exp(-z))", mono=False, bold=True)
@@ -334,5 +364,5 @@ PICTURES: Mapping[int, Callable[[Sheet, float], float]] = {
     11: _cache,
     12: _repeat,
     13: _weights,
-    17: _silu,
+    17: _feed_forward,
 }

@@ -30,6 +30,7 @@ from .key_value_cache import (
 from .layout import name_sizes
 from .op import OpCall, subscribe, unsubscribe
 from .ops import *  # noqa: F403 (ops/__init__.py lists them)
+from .ops.experts import ExpertWeights
 from .quantized import (
     NestedScales,
     QuantizedTensor,
@@ -45,6 +46,7 @@ __all__ = [
     "CACHE_Q8_0",
     "Adapter",
     "DTypeError",
+    "ExpertWeights",
     "IndexOutOfRangeError",
     "KeyValueCache",
     "LlamaBoltsError",

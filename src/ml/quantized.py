@@ -221,8 +221,28 @@ class QuantizedTensor(TensorBase):
         if start * columns % unit or (stop * columns % unit and stop != self._shape[0]):
             text = f"start and stop must be at whole blocks of {unit}: {start} and {stop}"
             raise ShapeError(f"[rows] {text} (shape {list(self._shape)}, {self._dtype})")
-        first = start * columns // size
-        last = -(-stop * columns // size)
+        return self._elements(start * columns, (stop - start, columns), self._name)
+
+    def matrix(self, index: int, name: str) -> Self:
+        """Return a view of one matrix of a stack [n, out, in], with a name.
+
+        Raise ShapeError unless each matrix consists of whole blocks, or of whole blocks
+        of scales if the scales are nested.
+        """
+        _, out, columns = self._shape
+        unit = self._dtype.block_size * (NESTED_BLOCK if self._nested else 1)
+        if out * columns % unit:
+            text = f"matrices must be whole blocks of {unit}: {out * columns} elements"
+            shape = list(self._shape)
+            raise ShapeError(f"[matrix] {text} (shape {shape}, {self._dtype})")
+        return self._elements(index * out * columns, (out, columns), name)
+
+    def _elements(self, start: int, shape: Shape, name: str) -> Self:
+        """Return a view of the elements from `start` on, at whole blocks."""
+        size = self._dtype.block_size
+        nested = self._nested
+        first = start // size
+        last = -(-(start + math.prod(shape)) // size)
 
         def part(whole: Tensor, per_block: int) -> Tensor:
             flat = whole.reshape(-1)
@@ -233,8 +253,8 @@ class QuantizedTensor(TensorBase):
         if nested:
             absmax = nested.absmax.slice(first // NESTED_BLOCK, -(-last // NESTED_BLOCK))
             nested = NestedScales(absmax, nested.code, nested.offset)
-        parts = codes, scales, nested, self._name, self.activations
-        return self.__class__(self._dtype, (stop - start, columns), *parts)
+        parts = codes, scales, nested, name, self.activations
+        return self.__class__(self._dtype, shape, *parts)
 
     def with_name(self, name: str) -> Self:
         """Return a tensor with another name that shares the data."""

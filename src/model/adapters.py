@@ -143,7 +143,7 @@ def _changes(
             table = stored.a.transpose(0, 1).contiguous()
             lookups[first] = ml.LowRankPair(table, stored.b, stored.scale)
             continue
-        for name in args.stored_parts[first]:
+        for name in args.stored_parts("hugging_face")[first]:
             b = stored.b
             if rows[name].joined:
                 b = b.slice(*rows[name].rows_in(args.tensor_sizes))

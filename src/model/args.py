@@ -17,10 +17,13 @@ from .. import ml
 from ..checkpoint.names import (
     EMBEDDINGS,
     LAYER_ROWS,
+    Layout,
     TensorRow,
     is_harmless,
     is_matrix,
     rows_of,
+    stack_name,
+    stored_rows,
 )
 from ..checkpoint.params import LARGEST_SIZE
 from ..choices import CACHE_TYPES
@@ -218,6 +221,10 @@ class ModelArgs:
         sliding_window: The size of the window that limits the context, or None.
         norm_offset: The number that is added to the weights of norms in the files.
         biases: The matrices in a layer that have biases, out of `wq` to `w3`.
+        n_experts: The number of experts in each feed-forward, or 0 without experts.
+        n_active_experts: The number of experts that a token uses.
+        has_shares_of_all: Whether the weights of a token's experts are shares of all
+            experts, so that their sum is less than 1. Otherwise, it is 1.
         layer_rows: The names and sizes of the tensors in a layer.
         cache_type: "plain" for a KV cache in `dtype`, or "q8_0".
 
@@ -243,6 +250,9 @@ class ModelArgs:
     sliding_window: int | None = None
     norm_offset: float = 0.0
     biases: tuple[str, ...] = ()
+    n_experts: int = 0
+    n_active_experts: int = 0
+    has_shares_of_all: bool = False
     layer_rows: tuple[TensorRow, ...] = field(default=LAYER_ROWS, repr=False)
     cache_type: str = CACHE_TYPES[0]
 
@@ -265,6 +275,9 @@ class ModelArgs:
             raise mismatch(
                 "norm_eps", f"{_SMALLEST_NORM_EPS:g} to 1", f"{self.norm_eps:g}"
             )
+        if self.n_active_experts > self.n_experts:
+            rule = f"at most the {self.n_experts} experts"
+            raise mismatch("experts per token", rule, self.n_active_experts)
         for theta, scaling in self.rope_tables:
             if isinstance(scaling, YarnRopeScaling) and theta <= 1:
                 raise mismatch("rope_theta", "more than 1 with YaRN", f"{theta:g}")
@@ -289,21 +302,22 @@ class ModelArgs:
         """Return the number of rotated elements, which are at the beginning of a head."""
         return self.head_dim
 
-    @property
-    def stored_parts(self) -> dict[str, tuple[str, ...]]:
+    def stored_parts(self, layout: Layout) -> dict[str, tuple[str, ...]]:
         """Return the names of the tensors in each stored tensor, by the first name."""
         parts: dict[str, list[str]] = {}
         for row in self.tensor_rows:
-            parts.setdefault(row.hugging_face, []).append(row.name)
+            parts.setdefault(getattr(row, layout), []).append(row.name)
         return {names[0]: tuple(names) for names in parts.values()}
 
-    @property
-    def stored_shapes(self) -> dict[str, tuple[int, ...]]:
+    def stored_shapes(self, layout: Layout) -> dict[str, tuple[int, ...]]:
         """Return the shape of each stored tensor, by the name of its first tensor."""
-        shapes = self.tensor_shapes
+        sizes = self.tensor_sizes
         return {
-            name: (sum(shapes[part][0] for part in parts), *shapes[name][1:])
-            for name, parts in self.stored_parts.items()
+            row.name: tuple(
+                sum(sizes.get(each, 0) for each in letters.split("+"))
+                for letters in row.sizes
+            )
+            for row in stored_rows(self.tensor_rows, layout).values()
         }
 
     @property
@@ -341,7 +355,7 @@ class ModelArgs:
     @property
     def tensor_rows(self) -> tuple[TensorRow, ...]:
         """Return the rows for all tensors, as defined in `checkpoint/names.py`."""
-        return rows_of(self.n_layers, self.layer_rows, self.biases)
+        return rows_of(self.n_layers, self.layer_rows, self.biases, self.n_experts)
 
     def quantized(self) -> Self:
         """Return the args for weights that are quantized while loading.
@@ -357,24 +371,32 @@ class ModelArgs:
         """Return the sizes by their letters in the legend."""
         heads = (self.n_heads, self.n_kv_heads, self.group_size, self.head_dim)
         sizes = (self.dim, *heads, self.ffn_dim, self.vocab_size, self.n_layers)
-        return dict(zip("DHKGhFVL", sizes, strict=True))
+        named = dict(zip("DHKGhFVL", sizes, strict=True))
+        if self.n_experts:
+            named |= {"E": self.n_experts, "A": self.n_active_experts}
+        return named
 
     @property
     def tensor_sizes(self) -> dict[str, int]:
         """Return the known tensor sizes by their letters in `checkpoint/names.py`."""
         Hh = self.n_heads * self.head_dim
         Kh = self.n_kv_heads * self.head_dim
-        known = {letter: size for letter, size in self.sizes.items() if letter in "DHhFV"}
+        known = {
+            letter: size for letter, size in self.sizes.items() if letter in "DHhFVE"
+        }
         known |= {"Hh": Hh, "Kh": Kh}
         return {letter: size for letter, size in known.items() if size}
 
     @property
     def tensor_letters(self) -> dict[str, tuple[str, ...]]:
         """Return the shape of each tensor in letters of the legend, by checkpoint key."""
-        return {
-            row.name: tuple(_LEGEND_LETTERS.get(letter, letter) for letter in row.sizes)
-            for row in self.tensor_rows
-        }
+        letters: dict[str, tuple[str, ...]] = {}
+        for row in self.tensor_rows:
+            of_row = tuple(_LEGEND_LETTERS.get(letter, letter) for letter in row.sizes)
+            letters[row.name] = of_row
+            if row.expert is not None:
+                letters[stack_name(row)] = ("E", *of_row)
+        return letters
 
     @property
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .. import ml
-from ..checkpoint.names import EMBEDDINGS, OUTPUT, is_matrix
+from ..checkpoint.names import EMBEDDINGS, OUTPUT, Layout, is_matrix
 from ..choices import ACTIVATIONS, QUANTIZED_TYPES
 from .args import ModelArgs
 from .errors import ModelError
@@ -139,17 +139,27 @@ class JoinedWeights(Mapping[str, ml.Weight]):
     Args:
         tensors: The weights.
         args: The sizes and constants, which define the parts of each stored tensor.
+        layout: The format of the files.
     """
 
-    def __init__(self, tensors: Mapping[str, ml.Weight], args: ModelArgs) -> None:
+    def __init__(
+        self, tensors: Mapping[str, ml.Weight], args: ModelArgs, layout: Layout
+    ) -> None:
         self._tensors = tensors
+        self._shapes = args.stored_shapes(layout)
         self._parts = {
-            name: parts for name, parts in args.stored_parts.items() if name in tensors
+            name: parts
+            for name, parts in args.stored_parts(layout).items()
+            if name in tensors
         }
 
     def __getitem__(self, name: str) -> ml.Weight:
-        parts: Any = [self._tensors[part] for part in self._parts[name]]
-        return parts[0] if len(parts) == 1 else ml.concatenate(parts).with_name(name)
+        parts: list[Any] = [self._tensors[part] for part in self._parts[name]]
+        first: ml.Weight = parts[0]
+        if len(parts) == 1:
+            return first
+        joined = ml.concatenate(parts).reshape(self._shapes[name])  # maybe a stack
+        return joined.with_name(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)

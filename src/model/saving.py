@@ -35,7 +35,7 @@ from .args import (
     RopeScaling,
     YarnRopeScaling,
 )
-from .errors import ModelConfigError, SaveError
+from .errors import ModelConfigError, SaveError, mismatch
 from .families import FAMILIES
 from .loader import check_stored, checkpoint_args, stored_quantization
 from .merging import NamedAdapters, merge_adapters
@@ -206,10 +206,13 @@ def _write_weights(
         if dtype is ml.int8_block and size % dtype.block_size:
             rule = f"a multiple of {dtype.block_size} long"
             raise ModelConfigError(f"save: rows of int8 must be {rule}: got {size}")
-    stored = stored_rows(args.tensor_rows, lambda row: row.hugging_face)
+    stored = stored_rows(args.tensor_rows, "hugging_face")
+    if dtype is not None and any(len(row.sizes) > 2 for row in stored.values()):
+        rule = "plain weights, because the experts of a layer are one tensor"
+        raise mismatch("save", rule, dtype)
     names = {row.name: name for name, row in stored.items()}
-    tensors = JoinedWeights(checkpoint.tensors, args)
-    shapes = args.stored_shapes
+    tensors = JoinedWeights(checkpoint.tensors, args, "hugging_face")
+    shapes = args.stored_shapes("hugging_face")
     sources = sources_of(tensors, dtype)
     plain = {
         key: stored

@@ -18,7 +18,7 @@ from ..checkpoint.gguf_config import (
     GgufSchema,
 )
 from ..checkpoint.gguf_writer import TYPE_NUMBERS, GgufWriter, NewValue
-from ..checkpoint.names import EMBEDDINGS, OUTPUT, stored_rows
+from ..checkpoint.names import EMBEDDINGS, OUTPUT, is_matrix, stored_rows
 from ..checkpoint.safetensors_writer import reordered
 from .args import (
     LinearRopeScaling,
@@ -78,14 +78,14 @@ def save_gguf(
         family = FAMILIES[source.model_type]
         family.check_gguf(args)
         _check_schema(family.gguf, args)
-        stored = stored_rows(args.tensor_rows, lambda row: row.gguf)
+        stored = stored_rows(args.tensor_rows, "gguf")
         names = {row.name: name for name, row in stored.items()}
-        tensors = JoinedWeights(checkpoint.tensors, args)
+        tensors = JoinedWeights(checkpoint.tensors, args, "gguf")
         sources = sources_of(tensors, dtype)
         copies_output = family.gguf.has_own_output and OUTPUT not in sources
         shapes = {  # the dtype and shape of each written weight; vectors are float32
             names[key]: (_written_dtype(key, dtype, checkpoint.dtypes, shape), shape)
-            for key, shape in args.stored_shapes.items()
+            for key, shape in args.stored_shapes("gguf").items()
             if key in sources
         }
         if copies_output:
@@ -117,7 +117,7 @@ def save_gguf(
         def prepare(key: str, weight: ml.Tensor) -> ml.Tensor:
             if key.rpartition(".")[0] in rotated:
                 weight = reordered(weight, args.head_dim, "interleaved")
-            if len(weight.shape) == 1:
+            if not is_matrix(key):
                 return with_norm_offset(key, weight.to(ml.float32), args.norm_offset)
             return weight
 
@@ -168,7 +168,7 @@ def _written_dtype(
     shape: tuple[int, ...],
 ) -> ml.DType | ml.BlockDType:
     """Return a written weight's dtype; raise an error if GGUF does not support it."""
-    if len(shape) == 1:
+    if not is_matrix(key):
         return ml.float32
     target = dtype_in_model(key, dtype)
     written = target or dtypes[key]  # a weight with another source is always quantized

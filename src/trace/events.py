@@ -87,10 +87,10 @@ def _stages(registry: str) -> dict[int, Stage]:
 # A stage line contains the number, name, module and function. The lines below it contain
 # its ops, each with the name and letters of its result. Some ops are specific to a family
 # or file format: OLMo 2 uses `rms_norm` in stages 15 and 18 and `to` in stages 6 and 16,
-# Granite uses `multiply`, and BF16 in GGUF files uses `to` in stage 17. Layers with a
-# window make a mask in stage 13, and have W positions instead of S in the results of
-# stages 11 to 13 beyond the window. A model with two rotary tables has both in each row
-# of the rotations.
+# Granite uses `multiply`, and BF16 in GGUF files uses `to` in stage 17. Layers with
+# experts use a router in stage 17. Layers with a window make a mask in stage 13, and have
+# W positions instead of S in the results of stages 11 to 13 beyond the window. A model
+# with two rotary tables has both in each row of the rotations.
 STAGES: Mapping[int, Stage] = _stages("""
 1 tokenization | tokenizer.tokenizer Tokenizer.encode
 2 tokens tensor | model.context token_tensor
@@ -164,8 +164,15 @@ STAGES: Mapping[int, Stage] = _stages("""
     linear_transformations up [T, F]
     swiglu hidden [T, F]
     geglu hidden [T, F]
+    to widened [T, D]
+    linear_transformation router_logits [T, E]
+    choose_experts experts [T, A]
+    choose_experts expert_weights [T, A]
+    expert_hidden hidden [T*A, F]
     to hidden [T, F]
+    to hidden [T*A, F]
     linear_transformation feed_forward [T, D]
+    expert_outputs feed_forward [T, D]
     multiply scaled [T, D]
 18 feed-forward residual | model.llama LlamaTransformerBlock.forward
     rms_norm normed [T, D]
@@ -198,6 +205,8 @@ LEGEND: Mapping[str, str] = {
     "L": "layers",
     "C": "positions of the KV cache",
     "W": "positions that a layer with a window reads",
+    "E": "experts",
+    "A": "experts that a token uses",
 }
 
 # Stages that contain other stages.

@@ -21,6 +21,7 @@ _END_VALUES = 3
 _ROW_VALUES = 6
 # The letters of the inputs to the embedding and to sampling, which no op creates.
 _INPUT_LETTERS: Mapping[str, Letters] = {"tokens": ("T",), "logits": ("V",)}
+_EXPERT_PRODUCTS = ("expert_hidden", "expert_outputs")
 _PRODUCTS = ("matmul", "linear_transformation", "linear_transformations")
 # Number of operations per result element. A matrix product has two per summand instead.
 _OPERATIONS = {
@@ -173,6 +174,9 @@ class Tracer:
                 "written": f"{details['start_pos']}:{S}",
                 "filled": f"{first}:{S}",
             }
+        if op == "choose_experts":
+            last: np.ndarray[Any, Any] = np.asarray(result)[-1]
+            details["last_token"] = [round(each, 4) for each in last.tolist()]
         moved, operations = _work(op, inputs, result)
         total, all_moved, all_operations = self._layer_work
         self._layer_work = (
@@ -345,11 +349,24 @@ def _work(op: str, inputs: Sequence[TensorLike], result: TensorLike) -> tuple[in
         return result.nbytes + ids.nbytes + table.nbytes * ids.shape[0] // table.shape[
             0
         ], 0
+    if op in _EXPERT_PRODUCTS:
+        return _expert_work(inputs, result)
     moved = result.nbytes * (2 if op == "read_cache" else 1) + sum(
         x.nbytes for x in inputs
     )
     per_element = 2 * inputs[0].shape[-1] if op in _PRODUCTS else _OPERATIONS.get(op, 0)
     return moved, per_element * size
+
+
+def _expert_work(inputs: Sequence[TensorLike], result: TensorLike) -> tuple[int, int]:
+    """Return the bytes and operations of an op on experts, which reads only used ones."""
+    chosen: np.ndarray[Any, Any] = np.asarray(inputs[1])  # [T, A]
+    stacks = [x for x in inputs if len(x.shape) == 3]  # [E, out, in]
+    moved = result.nbytes + sum(x.nbytes for x in inputs if len(x.shape) < 3)
+    for stack in stacks:
+        moved += stack.nbytes * len(np.unique(chosen)) // stack.shape[0]
+    per_pair = sum(2 * math.prod(stack.shape[1:]) for stack in stacks)
+    return moved, per_pair * chosen.size
 
 
 def _elements(x: TensorLike) -> np.ndarray[Any, Any]:

@@ -89,9 +89,13 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
     ("changes", "reason"),
     [
         ({"general.architecture": None}, "without 'general.architecture'"),
-        ({"general.architecture": "gemma3n"}, "'qwen3' or 'smollm3', got 'gemma3n'"),
-        ({"general.architecture": "\x1b["}, r"'qwen3' or 'smollm3', got '\x1b['"),
-        ({"general.architecture": 3}, "'qwen3' or 'smollm3', got 3"),
+        ({"general.architecture": "bamba"}, "or 'smollm3', got 'bamba'"),
+        (
+            {"general.architecture": "deepseek2"},
+            "got deepseek2: attention with compressed keys and values, which is not",
+        ),
+        ({"general.architecture": "\x1b["}, r"or 'smollm3', got '\x1b['"),
+        ({"general.architecture": 3}, "or 'smollm3', got 3"),
         ({"general.type": "adapter"}, "general.type: expected 'model', got 'adapter'"),
         (
             {"general.quantization_version": 1},

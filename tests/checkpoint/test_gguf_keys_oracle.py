@@ -65,7 +65,13 @@ OF_YARN = ("log_multiplier", "beta_fast", "beta_slow")
 HAVE_YARN = ("olmo3", "ministral3")
 SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 # The name in GGUF files where it is not the model_type.
-ARCHITECTURES = {"gemma3_text": "gemma3", "olmo3": "olmo2", "ministral3": "mistral3"}
+ARCHITECTURES = {
+    "gemma3_text": "gemma3",
+    "olmo3": "olmo2",
+    "ministral3": "mistral3",
+    "mixtral": "llama",
+    "qwen3_moe": "qwen3moe",
+}
 
 
 def with_keys(source: Path, path: Path, keys: dict[str, Any]) -> Path:
@@ -111,6 +117,8 @@ def test_ignored_keys_change_no_logits(tmp_path: Path, source: Path) -> None:
     own = {
         "granite": OF_GRANITE,
         "granite_swa": (*OF_GRANITE, *windows),
+        "granitemoe": OF_GRANITE,
+        "qwen3_moe": ("expert_feed_forward_length",),
         "olmo2": ("attention.sliding_window",),
         "olmo3": tuple(key for key in windows if key != "rope.freq_base_swa"),
         "gemma2": (*SOFT_CAPS, *windows),

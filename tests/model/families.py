@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from src import ml
+from src.checkpoint.names import stored_rows
 from src.model import ModelArgs
 from src.model.sources import find_source
 from tests.model.tiny import uniform
@@ -76,6 +77,32 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "llama_4_scaling_beta": 0.25,
         },
     },
+    "qwen3_moe": {
+        "model_type": "qwen3_moe",
+        "moe_intermediate_size": None,  # the same as intermediate_size
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": True,
+    },
+    "mixtral": {
+        "model_type": "mixtral",
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+    },
+    "olmoe": {
+        "model_type": "olmoe",
+        "num_experts": 7,
+        "num_experts_per_tok": 4,
+    },
+    "granitemoe": {
+        "model_type": "granitemoe",
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.6,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.5,
+    },
     "gemma2": {
         "model_type": "gemma2",
         "hidden_activation": "gelu_pytorch_tanh",
@@ -98,6 +125,7 @@ LIMITED: dict[str, dict[str, Any]] = {
     "mistral": {"model_type": "mistral", "sliding_window": 11},
 }
 # Rows of whole blocks of each format.
+WITH_EXPERTS = ("qwen3_moe", "mixtral", "olmoe", "granitemoe")
 EVEN_SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 6,
 }  # fmt: skip
@@ -106,6 +134,10 @@ EVEN_SIZES = {
 def config_of(family: str, **changes: object) -> dict[str, Any]:
     """Returns the content of config.json."""
     config = _SIZES | (CONFIGS | LIMITED)[family] | changes
+    if config.get("moe_intermediate_size", 1) is None:
+        config["moe_intermediate_size"] = config["intermediate_size"]
+    if family == "olmoe":  # GGUF files have as many key/value heads as query heads
+        config["num_key_value_heads"] = config["num_attention_heads"]
     if family.startswith("gemma"):  # GGUF files imply the head dimension
         config.setdefault("query_pre_attn_scalar", config.get("head_dim"))
     return config
@@ -129,10 +161,10 @@ def random_arrays(
     """Returns weights, as large as those of `tests.model.tiny`,
     by Hugging Face's names.
     """
-    shapes = args.tensor_shapes
+    shapes = args.stored_shapes("hugging_face")
     arrays = {}
-    for number, row in enumerate(args.tensor_rows):
-        name = row.hugging_face
+    rows = stored_rows(args.tensor_rows, "hugging_face")
+    for number, (name, row) in enumerate(rows.items()):
         ours = row.name
         if tied and ours == "output.weight":
             continue
@@ -141,7 +173,7 @@ def random_arrays(
             values = 1 - args.norm_offset + 0.4 * values
         elif "embed" in name:
             values = 0.8 * values
-        elif values.ndim == 2:
-            values = 2 * values / np.sqrt(values.shape[1])
+        elif values.ndim >= 2:
+            values = 2 * values / np.sqrt(values.shape[-1])
         arrays[name] = values.astype(dtype.numpy_dtype)
     return arrays

@@ -65,6 +65,11 @@ def test_fused_and_eager_attention_give_the_same_bits(
         ("granite_swa", {"layer_types": ["sliding_attention"] * 4}),
         ("granite_swa", {"layer_rope_theta": [10000, 0, 10000, 0]}),
         ("granite_swa", {"layer_rope_theta": [10000, 0, 500000, 10000]}),
+        ("qwen3_moe", {"norm_topk_prob": False}),
+        ("qwen3_moe", {"num_experts_per_tok": 2}),
+        ("olmoe", {"norm_topk_prob": True}),
+        ("mixtral", {"sliding_window": 8}),
+        ("granitemoe", {"residual_multiplier": 0.61}),
         ("gemma2", {"query_pre_attn_scalar": 11}),
         ("gemma2", {"sliding_window": 8}),
         ("gemma2", {"attn_logit_softcapping": None}),
@@ -122,6 +127,44 @@ def test_a_window_that_is_off_limits_nothing(tmp_path: Path) -> None:
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {
+        "n_kv_heads": 4,
+        "max_context_length": 32768,
+        "norm_eps": 1e-6,
+        "head_dim": 2,
+        "ffn_dim": 768,
+        "n_experts": 128,
+        "n_active_experts": 8,
+        "has_shares_of_all": True,
+    },
+    "mixtral": {
+        "n_kv_heads": 8,
+        "max_context_length": 131072,
+        "norm_eps": 1e-5,
+        "head_dim": 2,
+        "rope_theta": 1e6,
+        "window": None,
+        "n_experts": 8,
+        "n_active_experts": 2,
+        "has_shares_of_all": False,
+    },
+    "olmoe": {
+        "n_kv_heads": 32,
+        "max_context_length": 4096,
+        "norm_eps": 1e-5,
+        "n_experts": 64,
+        "n_active_experts": 8,
+        "has_shares_of_all": True,
+    },
+    "granitemoe": {
+        "n_kv_heads": 32,
+        "max_context_length": 2048,
+        "embedding_multiplier": 1.0,
+        "attention_multiplier": 1.0,
+        "n_experts": 8,
+        "n_active_experts": 2,
+        "has_shares_of_all": False,
+    },
     "mistral": {
         "n_kv_heads": 8,
         "max_context_length": 131072,
@@ -272,6 +315,16 @@ BAD: dict[str, tuple[str, dict[str, object], str]] = {
         {"use_sliding_window": 1},
         "use_sliding_window: expected true or false",
     ),
+    "layers without experts": (
+        "qwen3_moe",
+        {"mlp_only_layers": [0]},
+        "mlp_only_layers: expected null or false (not supported: layers without",
+    ),
+    "clipped queries": (
+        "olmoe",
+        {"clip_qkv": 8.0},
+        "clip_qkv: expected null or false (not supported: clipped queries",
+    ),
     "a window of granite": (
         "granite",
         {"sliding_window": 8},
@@ -334,7 +387,11 @@ BAD: dict[str, tuple[str, dict[str, object], str]] = {
         {"hidden_activation": "relu"},
         "hidden_activation: expected 'gelu_pytorch_tanh'",
     ),
-    "experts": ("qwen2", {"model_type": "qwen3_moe"}, "qwen3_moe: a mixture of experts"),
+    "experts for all tokens": (
+        "qwen2",
+        {"model_type": "qwen2_moe"},
+        "qwen2_moe: experts that all tokens use, which is not supported",
+    ),
     "a family that nobody knows": (
         "qwen2",
         {"model_type": "bamba"},
@@ -384,6 +441,16 @@ def test_what_is_not_supported_is_refused_in_a_line(
             "rope_parameters: expected YaRN, got another scaling or none",
         ),
         ("olmo3", {"sliding_window": None}, "sliding_window: expected a whole number"),
+        (
+            "mixtral",
+            {"num_experts_per_tok": 6},
+            "experts per token: expected at most the 5 experts, got 6",
+        ),
+        (
+            "qwen3_moe",
+            {"num_local_experts": 8},
+            "num_experts: expected the same as num_local_experts, got 7 and 8",
+        ),
     ],
 )
 def test_a_part_that_a_family_needs_is_not_left_out(

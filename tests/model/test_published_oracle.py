@@ -207,6 +207,11 @@ OF_LLAMA = {"pretraining_tp"}  # harmless in other families too
 # others to `layer_types` and `rope_parameters`.
 EARLIER: dict[str, set[str]] = {
     "gemma2": {"hidden_act"},
+    # transformers accepts both names of the number of experts.
+    "granitemoe": {"num_experts"},
+    "mixtral": {"num_experts"},
+    "olmoe": {"num_local_experts"},
+    "qwen3_moe": {"num_local_experts"},
     "gemma3_text": {"hidden_act", "rope_local_base_freq", "sliding_window_pattern"},
 }
 

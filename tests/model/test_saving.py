@@ -16,7 +16,7 @@ import pytest
 from src import ml
 from src.checkpoint.gguf_writer import GgufWriter
 from src.checkpoint.safetensors_writer import TensorWriter
-from src.model import Model, ModelError, load_model
+from src.model import Model, ModelConfigError, ModelError, load_model
 from src.model.errors import SaveError
 from src.model.quantization import QUANTIZATIONS
 from src.model.saving import save_quantized
@@ -43,7 +43,11 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "Meta, tied": lambda path: write_meta_directory(path, TIED, ml.bfloat16),
     "Hugging Face": lambda path: write_tiny(path, EVEN, ml.bfloat16),
     "Hugging Face, tied": lambda path: write_tiny(path, TIED, ml.bfloat16),
-    **{name: partial(write_family, family=name, **EVEN_SIZES) for name in FAMILIES},
+    **{
+        name: partial(write_family, family=name, **EVEN_SIZES)
+        for name in FAMILIES
+        if name != "granitemoe"  # its experts are one tensor
+    },
 }
 
 
@@ -63,6 +67,13 @@ def test_what_was_saved_gives_the_bits_of_what_is_quantized_on_loading(
         QUANTIZATIONS[name],
         ml.bfloat16,
     }
+
+
+def test_experts_in_one_tensor_are_not_quantized_in_a_directory(tmp_path: Path) -> None:
+    source = write_family(tmp_path / "plain", "granitemoe", **EVEN_SIZES)
+    with pytest.raises(ModelConfigError, match="because the experts of a layer are one"):
+        save_quantized(source, tmp_path / "saved", "nf4")
+    assert os.listdir(tmp_path) == ["plain"]
 
 
 def test_codes_lie_in_the_mapped_file(tmp_path: Path) -> None:

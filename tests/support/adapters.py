@@ -38,7 +38,7 @@ def random_pairs(
     sizes = args.tensor_sizes
     wanted = modules.split()
     pairs = {}
-    rows = stored_rows(args.tensor_rows, lambda row: row.hugging_face)
+    rows = stored_rows(args.tensor_rows, "hugging_face")
     for number, (stored, row) in enumerate(rows.items()):
         name = stored.removesuffix(".weight")
         is_wanted = name.rpartition(".")[2] in wanted if wanted else "layers" in name
@@ -127,7 +127,7 @@ def gguf_arrays(
     pairs: Mapping[str, RandomPair], args: ModelArgs, is_interleaved: bool
 ) -> dict[str, Array]:
     """Returns the tensors of a GGUF adapter, as convert_lora_to_gguf.py writes them."""
-    rows = stored_rows(args.tensor_rows, lambda row: row.hugging_face)
+    rows = stored_rows(args.tensor_rows, "hugging_face")
     arrays = {}
     for name, pair in pairs.items():
         row = rows[f"{name}.weight"]

@@ -108,10 +108,10 @@ def library() -> Any:
 
 
 def quantize(values: Any, number: int, nbytes: int) -> Any:
-    """Make the blocks of a matrix, float32 [out, in], in the type of a number: uint8
-    [nbytes].
+    """Make the blocks of a matrix or a stack of matrices, float32 [..., out, in], in the
+    type of a number: uint8 [nbytes].
     """
-    values = np.ascontiguousarray(values)
+    values = np.ascontiguousarray(values).reshape(-1, values.shape[-1])
     blocks = np.empty(nbytes, np.uint8)
     addresses = values.ctypes.data, blocks.ctypes.data
     assert (

@@ -84,7 +84,14 @@ def test_every_step_of_the_registry_is_taken_by_a_run_and_every_weight_has_lette
 ):
     families = [load_model(write_family(tmp_path / family, family)) for family in CONFIGS]
     args = replace(model.args, dtype=ml.float32, feed_forward_dtype=ml.bfloat16)
+    experts = load_model(write_family(tmp_path / "float32", "qwen3_moe", ml.float32))
+    args_of_experts = replace(experts.args, feed_forward_dtype=ml.bfloat16)
+    in_bfloat16 = {
+        name: weight.to(ml.bfloat16) if "experts" in name else weight
+        for name, weight in experts.tensors.items()
+    }
     runs = [
+        (args_of_experts, type(experts.transformer)(args_of_experts, in_bfloat16)),
         (DIFFERENT, different_transformer()),
         (args, LlamaTransformer(args, model.tensors)),
         *((m.args, m.transformer) for m in families),

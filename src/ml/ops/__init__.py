@@ -38,6 +38,7 @@ from .elementwise import (
     sub,
     swiglu,
 )
+from .experts import choose_experts, expert_hidden, expert_outputs
 from .linear import linear_transformation, linear_transformations, matmul
 from .lookup import (
     argsort,
@@ -118,6 +119,7 @@ __all__ = [
     "bitwise_or",
     "bitwise_xor",
     "cat",
+    "choose_experts",
     "clip",
     "concatenate",
     "cos",
@@ -127,6 +129,8 @@ __all__ = [
     "equal",
     "exp",
     "expand",
+    "expert_hidden",
+    "expert_outputs",
     "eye",
     "flatten",
     "full",

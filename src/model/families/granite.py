@@ -28,10 +28,9 @@ _GGUF_NAMES = {
     "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale",
 }
-GRANITE_RULES: dict[str, Rule] = {
-    **BIASES,
-    **dict.fromkeys(_GGUF_NAMES, number_in(1e-6, 1e6)),
-}
+MULTIPLIERS: dict[str, Rule] = dict.fromkeys(_GGUF_NAMES, number_in(1e-6, 1e6))
+"""The rules for the keys of the scaling factors in `config.json`."""
+GRANITE_RULES = BIASES | MULTIPLIERS
 GRANITE_GGUF_RULES: dict[str, Rule] = {
     **dict.fromkeys(_GGUF_NAMES.values(), number_in(0, 1e6)),
     "expert_shared_feed_forward_length": one_of(0),
@@ -69,7 +68,7 @@ class GraniteAttention(LlamaAttention):
 
     def project(self, output: ml.Tensor) -> ml.Tensor:
         """Project the output of all heads [T, H*h] and scale it: float32 [T, D]."""
-        return _scale(super().project(output), self.args.residual_multiplier)
+        return scaled(super().project(output), self.args.residual_multiplier)
 
 
 class GraniteFeedForward(LlamaFeedForward):
@@ -79,14 +78,14 @@ class GraniteFeedForward(LlamaFeedForward):
 
     def project(self, hidden: ml.Tensor) -> ml.Tensor:
         """Project hidden [T, F] to model dimension and scale it: float32 [T, D]."""
-        return _scale(super().project(hidden), self.args.residual_multiplier)
+        return scaled(super().project(hidden), self.args.residual_multiplier)
 
 
 class GraniteBlock(LlamaTransformerBlock):
     """Llama's layer with scaled attention and feed-forward results."""
 
     attention_class: ClassVar[type[GraniteAttention]] = GraniteAttention
-    feed_forward_class = GraniteFeedForward
+    feed_forward_class: ClassVar[type[LlamaFeedForward]] = GraniteFeedForward
 
 
 class GraniteTransformer(LlamaTransformer):
@@ -97,7 +96,7 @@ class GraniteTransformer(LlamaTransformer):
 
     def embed(self, ids: ml.Tensor) -> ml.Tensor:
         """Look up and scale the embeddings of token ids [T]: float32 [T, D]."""
-        return _scale(super().embed(ids), self.args.embedding_multiplier)
+        return scaled(super().embed(ids), self.args.embedding_multiplier)
 
     def logits(self, x: ml.Tensor) -> ml.Tensor:
         """Return the scaled logits [T, V] for normalized rows x [T, D]."""
@@ -106,7 +105,8 @@ class GraniteTransformer(LlamaTransformer):
         return logits if scaling == 1 else ml.div(logits, scaling)
 
 
-def _scale(x: ml.Tensor, factor: float) -> ml.Tensor:
+def scaled(x: ml.Tensor, factor: float) -> ml.Tensor:
+    """Return x times a factor, or x itself if the factor is 1."""
     return x if factor == 1 else ml.multiply(x, factor)
 
 

@@ -1,5 +1,6 @@
 """Mistral: Llama with a window in all layers, or in none."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...checkpoint.hugging_face_config import ConfigSchema, HuggingFaceConfig
@@ -42,6 +43,10 @@ class MistralFamily(Family):
     gguf = LLAMA.gguf  # the files use Llama's architecture
     args_class: ClassVar[type[ModelArgs]] = WindowArgs
     transformer: ClassVar[type[LlamaTransformer]] = MistralTransformer
+
+    def reads_gguf(self, keys: Mapping[str, object]) -> bool:
+        """Return whether a file has no experts."""
+        return LLAMA.reads_gguf(keys)
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
         """Return the fields of the window, which every layer has or none."""

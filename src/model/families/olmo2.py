@@ -81,6 +81,13 @@ class Olmo2Transformer(LlamaTransformer):
     block_class = Olmo2Block
 
 
+ROW_NORMS = (
+    tensor_row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", "Hh"),
+    tensor_row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", "Kh"),
+)
+"""The table rows for the norms of all queries and all keys."""
+
+
 class Olmo2Family(Family):
     """The files and the network of OLMo 2."""
 
@@ -104,8 +111,7 @@ class Olmo2Family(Family):
         tensor_row(
             "ffn_norm", "post_feedforward_layernorm", "post_ffw_norm", "none", "D"
         ),
-        tensor_row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", "Hh"),
-        tensor_row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", "Kh"),
+        *ROW_NORMS,
     )
     transformer: ClassVar[type[LlamaTransformer]] = Olmo2Transformer
 

@@ -46,6 +46,13 @@ class Qwen3Transformer(LlamaTransformer):
     block_class = Qwen3Block
 
 
+HEAD_NORMS = (
+    tensor_row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", "h"),
+    tensor_row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", "h"),
+)
+"""The table rows for the norms of queries and keys."""
+
+
 class _Qwen3(Family):
     config = ConfigSchema(
         "Qwen3ForCausalLM",
@@ -53,10 +60,7 @@ class _Qwen3(Family):
         QWEN_WINDOWS | ATTENTION_BIAS,
     )
     gguf = GgufSchema("qwen3", "halves")
-    layer_rows = with_rows(
-        tensor_row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", "h"),
-        tensor_row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", "h"),
-    )
+    layer_rows = with_rows(*HEAD_NORMS)
     transformer = Qwen3Transformer
 
 

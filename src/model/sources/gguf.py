@@ -112,7 +112,7 @@ class GgufSource(Source):
         sizes = self.args.tensor_sizes
         label = self.parts[0].label
         all_rows = self.args.tensor_rows
-        rows = stored_rows(all_rows, lambda row: row.gguf)
+        rows = stored_rows(all_rows, "gguf")
         check_tensors(entries, label, rows, dict(sizes), "its keys")
         used = {row.name: row.gguf for row in all_rows if row.gguf in entries}
         with contextlib.ExitStack() as stack:
@@ -125,10 +125,14 @@ class GgufSource(Source):
                 for name, entry in factors.items()
             }
             stack.pop_all()
+        # The experts of a layer are views of one stack.
+        wholes = {
+            name: entries[name].make(places[name], row.name)
+            for name, row in rows.items()
+            if name in entries
+        }
         tensors = {
-            row.name: part_of(
-                entries[row.gguf].make(places[row.gguf], row.name), row, sizes, label
-            )
+            row.name: part_of(wholes[row.gguf], row, sizes, label, "gguf")
             for row in all_rows
             if row.name in used
         }
@@ -259,7 +263,12 @@ def args_from_gguf(
     The biases and the dtype are derived from the names and dtypes of the tensors in the
     header. No tensor data is read.
     """
-    rows = rows_of(config.sizes["n_layers"], family.layer_rows, LAYER_MATRICES)
+    own_fields = family.fields_of_gguf(config)
+    # The experts of a layer are in one stored tensor, so the first of them is enough.
+    first_expert = min(own_fields.get("n_experts", 0), 1)
+    rows = rows_of(
+        config.sizes["n_layers"], family.layer_rows, LAYER_MATRICES, first_expert
+    )
     stored = {row.name: tensors[row.gguf] for row in rows if row.gguf in tensors}
     biases = tuple(
         matrix
@@ -293,7 +302,7 @@ def args_from_gguf(
         "biases": biases,
         "layer_rows": family.layer_rows,
     }
-    return family.args_class(**fields | family.fields_of_gguf(config))
+    return family.args_class(**fields | own_fields)
 
 
 def _rope_scaling(

@@ -146,7 +146,7 @@ class HuggingFaceSource(Source):
             entries: dict[str, TensorEntry | PackedWeight] = {**plain, **packed}
             sizes = self.args.tensor_sizes
             all_rows = self.args.tensor_rows
-            rows = stored_rows(all_rows, lambda row: row.hugging_face)
+            rows = stored_rows(all_rows, "hugging_face")
             check_tensors(entries, label, rows, dict(sizes), CONFIG_FILE)
             if not self.tied and "lm_head.weight" not in entries:
                 rule = "'lm_head.weight', because tie_word_embeddings is not true"
@@ -158,7 +158,11 @@ class HuggingFaceSource(Source):
             }
             tensors = {
                 row.name: part_of(
-                    entries[row.hugging_face].make(row.name), row, sizes, label
+                    entries[row.hugging_face].make(row.name),
+                    row,
+                    sizes,
+                    label,
+                    "hugging_face",
                 )
                 for row in all_rows
                 if row.name in used
