@@ -24,6 +24,7 @@ MEMORY = (
     "Tensor",
     "QuantizedTensor",
     "NestedScales",
+    "ExpertWeights",
     "InferenceContext",
     "CacheMemory",
     "BatchContext",

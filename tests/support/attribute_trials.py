@@ -127,6 +127,17 @@ def _use_quantized(x: Any) -> None:
             op()
 
 
+def _experts() -> ml.ExpertWeights:
+    return ml.ExpertWeights([ml.ones(64, 64)] * 3, [ml.ones(64)] * 3)
+
+
+def _use_experts(stack: Any) -> None:
+    chosen = ml.tensor([[0, 2]], dtype=ml.int32)
+    with suppress(Exception):
+        hidden = ml.expert_hidden(ml.ones(1, 64), chosen, stack, stack)
+        ml.expert_outputs(hidden, chosen, ml.ones(1, 2), stack)
+
+
 def _nested() -> Any:
     return ml.quantize(ml.ones(8, 256), ml.nf4, double=True).nested
 
@@ -270,6 +281,7 @@ def _trials() -> dict[str, Trials]:
             lambda: ml.quantize(ml.ones(8, 256), ml.nf4), _use_quantized
         ),
         "NestedScales": Trials(_nested, _use_nested),
+        "ExpertWeights": Trials(_experts, _use_experts),
         "DType": Trials(lambda: ml.float32, _use_dtype),
         "BlockDType": Trials(lambda: ml.nf4, _use_block_dtype),
         "OpCall": Trials(_op_call, lambda call: (call.inputs(0), call.scalars)),
