@@ -15,7 +15,6 @@ from typing import Any, Literal, Protocol
 
 from .errors import mismatch
 from .gguf import GgufFile
-from .missing_parts import MISSING_PARTS_OF_GGUF
 from .params import (
     ANY,
     MOST_LAYERS,
@@ -24,6 +23,7 @@ from .params import (
     check_divides,
     check_known,
     check_object,
+    missing_part,
     number_in,
     one_of,
     rules_of,
@@ -169,10 +169,8 @@ def read_gguf_config(file: GgufFile, families: Mapping[str, HasGgufSchema]) -> G
     general = {key: value for key, value in keys.items() if key in _GENERAL_RULES}
     check_object(label, general, _GENERAL_RULES)
     architecture = keys.get(ARCHITECTURE_KEY)
-    if isinstance(architecture, str) and architecture in MISSING_PARTS_OF_GGUF:
-        part = MISSING_PARTS_OF_GGUF[architecture]
-        got = f"{architecture}: {part}, which is not supported"
-        raise mismatch(label, ARCHITECTURE_KEY, "a supported family", got)
+    if (missing := missing_part(architecture)) is not None:
+        raise mismatch(label, ARCHITECTURE_KEY, "a supported family", missing)
     family = families.get(architecture) if isinstance(architecture, str) else None
     if family is None:
         rules = {ARCHITECTURE_KEY: one_of(*families)}

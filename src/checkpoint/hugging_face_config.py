@@ -23,7 +23,6 @@ from typing import Any, Protocol
 
 from ..untrusted import described, label_of, read_json_object
 from .errors import CheckpointError, mismatch
-from .missing_parts import MISSING_PARTS
 from .model_directory import CONFIG_FILE
 from .packed_weights import QuantizationConfig, read_quantization
 from .params import (
@@ -38,6 +37,7 @@ from .params import (
     check_known,
     integer_in,
     list_of,
+    missing_part,
     number_in,
     off,
     one_of,
@@ -270,9 +270,8 @@ def read_hugging_face_config(
     given = read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
     given, others = _text_part(label, given, families)
     kind = given.get("model_type")
-    if isinstance(kind, str) and kind in MISSING_PARTS:
-        got = f"{kind}: {MISSING_PARTS[kind]}, which is not supported"
-        raise mismatch(label, "model_type", "a plain Llama model", got)
+    if (missing := missing_part(kind)) is not None:
+        raise mismatch(label, "model_type", "a supported family", missing)
     family = families.get(kind) if isinstance(kind, str) else None
     if family is None:  # the check below always raises
         check_known(

@@ -8,6 +8,7 @@ Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args
 mistralai/mistral-inference, `src/mistral_inference/args.py`.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,6 +75,30 @@ def off(reason: str) -> Rule:
         f"null or false (not supported: {reason})",
         lambda value: value in (False, {}, []),
     )
+
+
+# Patterns of the names of families that are not supported, in `config.json` and in GGUF
+# files, and the missing parts of the network.
+_MISSING_PARTS: Mapping[str, str] = {
+    r"deepseek_?v?[23]": "attention with compressed keys and values",
+    r"gemma3n(_text)?": "embeddings for each layer",
+    r"gemma4(_text)?": "heads of several sizes",
+    r"gpt[_-]oss": "experts with biases and sinks",
+    r".*hybrid": "layers of a state space model",
+    r"lfm2(_?moe)?": "layers of convolutions",
+    r"llama4(_text)?": "attention in chunks, and experts that all tokens use",
+    r"ministral": "windows in some layers",
+    r"qwen2_moe|qwen2moe|.*moeshared": "experts that all tokens use",
+    r"qwen\d(_5|5|_?next).*": "layers of linear attention",
+}
+
+
+def missing_part(family: object) -> str | None:
+    """Return the name of an unsupported family with its missing part, if it is known."""
+    for pattern, part in _MISSING_PARTS.items():
+        if isinstance(family, str) and re.fullmatch(pattern, family):
+            return f"{family}: {part}, which is not supported"
+    return None
 
 
 ANY: Rule = ("any value", lambda _: True)
