@@ -334,6 +334,10 @@ OF_MODULES = {
     **{
         f"model/families/{name}": "model/test_families"
         for name in (
+            "granitemoe",
+            "mixtral",
+            "olmoe",
+            "qwen3_moe",
             "gemma2",
             "gemma3_text",
             "granite",
