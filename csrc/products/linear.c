@@ -31,6 +31,8 @@
  * Between two K blocks, the 16 lanes of each sum are stored in scratch and not reduced, so the
  * division into K blocks does not change any bit.
  */
+#include <string.h>
+#include "experts.h"
 #include "products/product.h"
 
 enum {
@@ -620,4 +622,263 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
                                pass.groups == 1 ? workers : 1};
         run_ranges(&pass, multiply_taken_rows, pass.units * pass.groups, shares, workers);
     }
+}
+
+/* ---- experts ---- */
+
+_Static_assert((int)EXPERT_PAIRS <= (int)RESTING_TOKENS,
+               "a segment is one group of tokens");
+
+enum {
+    /* Room of a thread, in addition to thread_bytes: the products of one or two matrices. */
+    EXPERT_SUMS_BYTES = 2 * EXPERT_PAIRS * CHUNK_ROWS * (int)sizeof(float)
+};
+
+/* A product of the pairs of a pass with the matrices of their experts. */
+typedef struct ExpertPass {
+    const KernelSet *set, *of_many;
+    const char *x;               /* rows that pairs read */
+    ptrdiff_t x_rows;            /* 1: all pairs read the same row */
+    ptrdiff_t row_pairs;         /* pair p reads row p / row_pairs */
+    const ExpertMatrix *matrix;  /* whose type determines the panels */
+    const ExpertMatrix *up;      /* expert_hidden: the second matrix; otherwise NULL */
+    const ExpertPairs *segments; /* in the order of experts */
+    ptrdiff_t segment_count;
+    const int32_t *pairs; /* the numbers of the pairs in this order */
+    const float *weights; /* expert_outputs: a weight for each pair */
+    char *out;            /* [pairs, rows] of out_type, or [T, rows] of float32 */
+    ptrdiff_t T;          /* rows of out in expert_outputs */
+    ptrdiff_t A;          /* pair p belongs to token p / A */
+    float *panels;        /* scratch: the packed rows of all segments */
+    char *threads;        /* scratch: expert_thread_bytes(in) for each thread */
+    ElementwiseOp op;     /* expert_hidden: of the products of both matrices */
+    ElementType x_type, out_type;
+} ExpertPass;
+
+static ptrdiff_t expert_thread_bytes(ptrdiff_t in)
+{
+    const ptrdiff_t gathered = PANEL_TOKENS * in * (ptrdiff_t)sizeof(float);
+    return ceil_div(thread_bytes(in) + EXPERT_SUMS_BYTES + gathered, LINE) * LINE;
+}
+
+ptrdiff_t expert_scratch_bytes(ptrdiff_t in, ptrdiff_t panels, int threads)
+{
+    const ptrdiff_t panel_bytes = panel_room(in) * (ptrdiff_t)sizeof(float);
+    return LINE + panels * panel_bytes + (ptrdiff_t)threads * expert_thread_bytes(in);
+}
+
+/* The row of x that the pair of index i, in the order of experts, reads. */
+static const char *expert_row(const ExpertPass *pass, ptrdiff_t i)
+{
+    const ptrdiff_t row = pass->x_rows == 1 ? 0 : pass->pairs[i] / pass->row_pairs;
+    return pass->x + row * pass->matrix->in * type_bytes(pass->x_type);
+}
+
+static Form expert_form(const ExpertPass *pass, const ExpertPairs *segment)
+{
+    return product_form(segment->count, pass->x_type, pass->matrix->weights->type,
+                        pass->matrix->in);
+}
+
+/* The set of a segment: as in `linear`, another one multiplies many bfloat16 rows. */
+static const KernelSet *expert_set(const ExpertPass *pass, const ExpertPairs *segment, Form form)
+{
+    return form == FORM_BFLOAT16 && segment->count > PANEL_TOKENS ? pass->of_many : pass->set;
+}
+
+/* Packs all panels of a segment. If all pairs read one row, the first segment packs it for all. */
+static void pack_segment(void *work, ptrdiff_t number, int thread)
+{
+    const ExpertPass *pass = work;
+    const ExpertPairs *segment = &pass->segments[number];
+    const Weight *weight = pass->matrix->weights;
+    const Form form = expert_form(pass, segment);
+    const ptrdiff_t in = pass->matrix->in, bytes = in * type_bytes(pass->x_type);
+    const LinearPart part = {.weight = *weight};
+    const LinearPass packed = {.set = expert_set(pass, segment, form), .parts = &part,
+                               .form = form};
+    char *rows = pass->threads + thread * expert_thread_bytes(in) + thread_bytes(in)
+                 + EXPERT_SUMS_BYTES;
+    if (reads_rows(segment->count, pass->x_type, weight->type, form))
+        return;
+    if (pass->x_rows == 1 && number > 0)
+        return;
+    for (ptrdiff_t t = 0; t < segment->count; t += PANEL_TOKENS) {
+        const int tokens = (int)min_size(PANEL_TOKENS, segment->count - t);
+        for (int row = 0; row < tokens; row++)
+            memcpy(rows + row * bytes, expert_row(pass, segment->first + t + row), (size_t)bytes);
+        packer(&packed)(pass->panels + (segment->panel + t / PANEL_TOKENS) * panel_room(in), rows,
+                        bytes, tokens, in, pass->x_type);
+    }
+}
+
+/* Multiplies some rows of one matrix of a segment's expert by the rows of the segment:
+ * out[tokens][CHUNK_ROWS] of out_type. */
+static void multiply_segment(const ExpertPass *pass, const ExpertPairs *segment,
+                             const ExpertMatrix *matrix, RowRange range, char *out, int thread)
+{
+    const Form form = expert_form(pass, segment);
+    const KernelSet *set = expert_set(pass, segment, form);
+    const Weight *weight = &matrix->weights[segment->expert];
+    const ptrdiff_t in = matrix->in;
+    float *scratch = (float *)(pass->threads + thread * expert_thread_bytes(in));
+    const Operands operands = {.set = set,
+                               .out = out,
+                               .out_stride = CHUNK_ROWS * type_bytes(pass->out_type),
+                               .x = expert_row(pass, segment->first),
+                               .panels = pass->panels + segment->panel * panel_room(in),
+                               .panel_tokens = PANEL_TOKENS,
+                               .weight = weight,
+                               .weight_stride = in * type_bytes(weight->type),
+                               .row = range.row,
+                               .rows = range.rows,
+                               .bias = matrix->biases ? matrix->biases[segment->expert] : NULL,
+                               .tokens = segment->count,
+                               .in = in,
+                               .form = form,
+                               .x_type = pass->x_type,
+                               .out_type = pass->out_type,
+                               .bias_type = matrix->bias_type,
+                               .flushes = set != pass->set,
+                               .widened = scratch,
+                               .lanes = scratch + WIDENED_BYTES / (ptrdiff_t)sizeof(float)};
+    multiply(&operands);
+}
+
+/* Multiplies some rows of gate and up, and applies the activation. A unit is one row of both
+ * matrices, for one segment. */
+static void hidden_rows(void *work, ptrdiff_t first, ptrdiff_t count, int thread)
+{
+    const ExpertPass *pass = work;
+    const ptrdiff_t rows = pass->matrix->rows, bytes = type_bytes(pass->out_type);
+    char *gate = pass->threads + thread * expert_thread_bytes(pass->matrix->in)
+                 + thread_bytes(pass->matrix->in);
+    char *up = gate + EXPERT_SUMS_BYTES / 2;
+    for (const ptrdiff_t end = first + count; first < end;) {
+        const ExpertPairs *segment = &pass->segments[first / rows];
+        RowRange range = {.row = first % rows};
+        range.rows = min_size(min_size(end - first, CHUNK_ROWS), rows - range.row);
+        multiply_segment(pass, segment, pass->matrix, range, gate, thread);
+        multiply_segment(pass, segment, pass->up, range, up, thread);
+        for (ptrdiff_t t = 0; t < segment->count; t++) {
+            const ptrdiff_t pair = pass->pairs[segment->first + t];
+            pass->set->rows->elementwise_span(pass->out + (pair * rows + range.row) * bytes,
+                                              gate + t * CHUNK_ROWS * bytes,
+                                              up + t * CHUNK_ROWS * bytes, range.rows, pass->op,
+                                              pass->out_type);
+        }
+        first += range.rows;
+    }
+}
+
+/* Multiplies some rows of the down matrices of all segments, and adds the weighted results of each
+ * token in the order of the experts. A unit is one row of all matrices. */
+static void output_rows(void *work, ptrdiff_t first, ptrdiff_t count, int thread)
+{
+    const ExpertPass *pass = work;
+    const ptrdiff_t rows = pass->matrix->rows;
+    float *out = (float *)pass->out;
+    float *sums = (float *)(pass->threads + thread * expert_thread_bytes(pass->matrix->in)
+                            + thread_bytes(pass->matrix->in));
+    for (const ptrdiff_t end = first + count; first < end; first += CHUNK_ROWS) {
+        const RowRange range = {.row = first, .rows = min_size(end - first, CHUNK_ROWS)};
+        for (ptrdiff_t t = 0; t < pass->T; t++)
+            memset(out + t * rows + first, 0, (size_t)range.rows * sizeof(float));
+        for (ptrdiff_t s = 0; s < pass->segment_count; s++) {
+            const ExpertPairs *segment = &pass->segments[s];
+            multiply_segment(pass, segment, pass->matrix, range, (char *)sums, thread);
+            for (ptrdiff_t t = 0; t < segment->count; t++) {
+                const ptrdiff_t pair = pass->pairs[segment->first + t];
+                const float weight = pass->weights[pair];
+                float *restrict to = out + pair / pass->A * rows + first;
+                const float *restrict from = sums + t * CHUNK_ROWS;
+                for (ptrdiff_t r = 0; r < range.rows; r++)
+                    to[r] += weight * from[r];
+            }
+        }
+    }
+}
+
+/* Packs the rows of all segments, and then runs the units of a pass. */
+static void run_experts(ExpertPass *pass, void *scratch, range_function run, ptrdiff_t units,
+                        ptrdiff_t panels, ptrdiff_t products, int threads)
+{
+    const int workers = threads_for(products, PRODUCTS_PER_THREAD, threads);
+    pass->set = kernel_set();
+    pass->of_many = kernel_set_of_many();
+    pass->panels = (float *)align_to_line(scratch);
+    pass->threads = (char *)(pass->panels + panels * panel_room(pass->matrix->in));
+    run_units(pass, pack_segment, pass->segment_count, 1, workers);
+    run_ranges(pass, run, units, (Shares){FEWEST_ROWS, CHUNK_ROWS / 2, workers}, workers);
+}
+
+/*
+ * expert_hidden: out[p, o] = op(gate_e[o] . x[p / A], up_e[o] . x[p / A]), where pair p belongs to
+ * expert e
+ *
+ *   x         [T, in]        bfloat16 or float32
+ *   gate, up  [E, rows, in]  of one type, and with the same activations
+ *   segments  [count]        in the order of experts, each of at most EXPERT_PAIRS pairs
+ *   pairs     [T * A]        the numbers of the pairs in this order
+ *   out       [T * A, rows]  bfloat16 or float32
+ *   scratch   expert_scratch_bytes(in, panels, threads)
+ *
+ * Threads take rows of both matrices of a segment, so that they apply op while the products are in
+ * a cache. The products have the bits of `linear`.
+ */
+void expert_hidden(void *out, void *scratch, const void *x, const ExpertMatrix *gate,
+                   const ExpertMatrix *up, const ExpertPairs *segments, const int32_t *pairs,
+                   ptrdiff_t count, ptrdiff_t panels, ptrdiff_t T, ptrdiff_t A, ElementwiseOp op,
+                   ElementType x_type, ElementType out_type, int threads)
+{
+    ExpertPass pass = {.x = x,
+                       .x_rows = T,
+                       .row_pairs = A,
+                       .matrix = gate,
+                       .up = up,
+                       .segments = segments,
+                       .segment_count = count,
+                       .pairs = pairs,
+                       .out = out,
+                       .T = T,
+                       .A = A,
+                       .op = op,
+                       .x_type = x_type,
+                       .out_type = out_type};
+    const ptrdiff_t products = 2 * T * A * gate->rows * gate->in;
+    run_experts(&pass, scratch, hidden_rows, count * gate->rows, panels, products, threads);
+}
+
+/*
+ * expert_outputs: out[t, o] = the sum over pairs p of token t, in the order of their experts, of
+ * weights[p] * (down_e[o] . hidden[p])
+ *
+ *   hidden   [T * A, in]    bfloat16 or float32
+ *   weights  [T * A]        float32
+ *   down     [E, rows, in]  of one type, and with the same activations
+ *   out      [T, rows]      float32
+ *
+ * The other arguments are those of expert_hidden. Threads take rows of the matrices of all experts,
+ * so that no two threads add to the same element.
+ */
+void expert_outputs(float *out, void *scratch, const void *hidden, const float *weights,
+                    const ExpertMatrix *down, const ExpertPairs *segments, const int32_t *pairs,
+                    ptrdiff_t count, ptrdiff_t panels, ptrdiff_t T, ptrdiff_t A, ElementType x_type,
+                    int threads)
+{
+    ExpertPass pass = {.x = hidden,
+                       .x_rows = T * A,
+                       .row_pairs = 1,
+                       .matrix = down,
+                       .segments = segments,
+                       .segment_count = count,
+                       .pairs = pairs,
+                       .weights = weights,
+                       .out = (char *)out,
+                       .T = T,
+                       .A = A,
+                       .x_type = x_type,
+                       .out_type = TYPE_FLOAT32};
+    const ptrdiff_t products = T * A * down->rows * down->in;
+    run_experts(&pass, scratch, output_rows, down->rows, panels, products, threads);
 }

@@ -117,12 +117,19 @@ def _seconds(
 
 
 def weights_of_a_step(model: Model) -> list[ml.Tensor]:
-    """Return the weights that are read for each token: all except untied embeddings."""
+    """Return the weights that are read for each token.
+
+    They are all weights except untied embeddings and the experts that a token does not
+    use. All experts of a layer have the same size, so the first ones stand for others.
+    """
     tied = "output.weight" not in model.tensors
+    unused = model.args.unused_by_a_token
     return [
         part
         for name, weight in model.tensors.items()
-        if not is_harmless(name) and (tied or name != "tok_embeddings.weight")
+        if not is_harmless(name)
+        and (tied or name != "tok_embeddings.weight")
+        and name not in unused
         for part in ((weight,) if isinstance(weight, ml.Tensor) else weight.parts())
     ]
 
@@ -130,12 +137,15 @@ def weights_of_a_step(model: Model) -> list[ml.Tensor]:
 def operations(args: ModelArgs, position: int, rows: int) -> float:
     """Count the operations of a pass: rows * 2 * matrices + 2 * D * V + attention.
 
+    With experts, the matrices are the router and those of the experts that a token uses.
     Each addition and each multiplication counts as one operation.
     """
     D = args.dim
     F = args.ffn_dim
     h = args.head_dim
-    matrices = 2 * D * args.n_heads * h + 2 * D * args.n_kv_heads * h + 3 * D * F
+    feed_forwards = args.n_active_experts or 1
+    matrices = 2 * D * args.n_heads * h + 2 * D * args.n_kv_heads * h
+    matrices += feed_forwards * 3 * D * F + args.n_experts * D
     linear = 2.0 * rows * matrices * args.n_layers + 2.0 * D * args.vocab_size
     return linear + attention_operations(args, position, rows)
 

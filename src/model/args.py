@@ -357,6 +357,15 @@ class ModelArgs:
         """Return the rows for all tensors, as defined in `checkpoint/names.py`."""
         return rows_of(self.n_layers, self.layer_rows, self.biases, self.n_experts)
 
+    @property
+    def unused_by_a_token(self) -> frozenset[str]:
+        """Return the names of as many tensors of experts as a token does not use."""
+        return frozenset(
+            row.name
+            for row in self.tensor_rows
+            if row.expert is not None and row.expert >= self.n_active_experts
+        )
+
     def quantized(self) -> Self:
         """Return the args for weights that are quantized while loading.
 

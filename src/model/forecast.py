@@ -103,6 +103,7 @@ class MemoryForecast:
         packed copies. The rotary table is built earlier and needs less than this.
         """
         args = self.args
+        feed_forwards = args.n_active_experts or 1
         C = self.positions
         rows = min(C, PREFILL_CHUNK)
         layers = Counter(layer_positions(args, C, self.is_pool))
@@ -121,7 +122,7 @@ class MemoryForecast:
             * ml.complex64.itemsize,
             "intermediate results": rows
             * ml.float32.itemsize
-            * (4 * args.dim + 3 * args.ffn_dim),
+            * (4 * args.dim + feed_forwards * 3 * args.ffn_dim),
         }
 
     @property
@@ -156,10 +157,14 @@ class MemoryForecast:
         """Return a warning if some of the weights will not stay in memory, or None."""
         if self.free is None or self.mapped + self.needed <= self.free:
             return None
+        used = "the weights"
+        if self.args.n_experts:
+            counts = f"{self.args.n_active_experts} of {self.args.n_experts}"
+            used = f"the used weights ({counts} experts)"
         return (
             f"memory: {readable_bytes(self.mapped)} of mapped weights + "
             f"{readable_bytes(self.needed)} of other data is more than the "
-            f"{readable_bytes(self.free)} available; the weights that do not stay in "
+            f"{readable_bytes(self.free)} available; {used} that do not stay in "
             "memory are read from the disk again for each token"
         )
 

@@ -134,9 +134,16 @@ class Model:
         """Return a one-line summary: origin, format, size and loading decisions."""
         args = self.args
         checkpoint = self.checkpoint
+        count = f"{self.parameter_count / 1e6:.1f} M parameters"
+        if args.n_experts:
+            shapes = args.tensor_shapes
+            unused = sum(math.prod(shapes[name]) for name in args.unused_by_a_token)
+            used = (self.parameter_count - unused) / 1e6
+            count += f", of which a token uses {used:.1f} M"
+            count += f" ({args.n_active_experts} of {args.n_experts} experts)"
         parts = (
             f"{label_of(self.source_directory)} ({checkpoint.source_format})",
-            f"{self.parameter_count / 1e6:.1f} M parameters, {args.n_layers} layers, D "
+            f"{count}, {args.n_layers} layers, D "
             f"{args.dim}, {args.n_heads}/{args.n_kv_heads} heads",
             f"{readable_bytes(checkpoint.mapped_bytes)} mapped",
             *self.notes,

@@ -11,19 +11,30 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ..checks import check_float, check_kind, describe_operands
-from ..dtype import DType, float32
-from ..errors import ShapeError, TensorError
+from .. import kernels
+from ..checks import (
+    check_float,
+    check_kind,
+    describe_operands,
+    float_dtype,
+    kernel_operand,
+)
+from ..dtype import DType, bfloat16, float32
+from ..errors import DTypeError, ShapeError, TensorError
+from ..kernels import ffi, lib
 from ..layout import Shape
 from ..op import Operand, op
 from ..quantized import Weight
 from ..tensor import Tensor, allocate
 from .elementwise import swiglu
-from .linear import linear_transformation, linear_transformations
+from .linear import fits_product, linear_transformation, linear_transformations
 from .reduction import softmax
 
 Activation: TypeAlias = Literal["swiglu"]
-_ACTIVATIONS = {"swiglu": swiglu}
+# The number of the C op, and the op.
+_ACTIVATIONS = {"swiglu": (lib.OP_SWIGLU, swiglu)}
+_MOST_PAIRS: int = lib.EXPERT_PAIRS
+_PANEL: int = lib.PANEL_TOKENS
 
 
 class ExpertWeights(Operand):
@@ -40,7 +51,7 @@ class ExpertWeights(Operand):
         ShapeError: If there are no weights, or if the shapes differ.
     """
 
-    __slots__ = ("_biases", "_name", "_weights")
+    __slots__ = ("_alive", "_biases", "_matrix", "_name", "_weights")
 
     is_tensor = True
 
@@ -58,9 +69,42 @@ class ExpertWeights(Operand):
             lengths = f"{len(biases)} != {len(weights)}"
             text = f"len(biases) must equal len(weights): {lengths}"
             raise ShapeError(f"[ExpertWeights] {text}")
+        for bias in biases or ():
+            if bias.shape != weights[0].shape[:1]:
+                text = f"{list(bias.shape)} != {list(weights[0].shape[:1])}"
+                rule = "bias.shape must equal weight.shape[:1]"
+                raise ShapeError(f"[ExpertWeights] {rule}: {text}")
         self._weights = tuple(weights)
         self._biases = (None,) * len(weights) if biases is None else tuple(biases)
         self._name = name
+        self._alive: list[Any] = []  # what the C struct refers to
+        self._matrix = self._c_matrix()
+
+    def _c_matrix(self) -> Any:
+        """Return the C `ExpertMatrix`, or None if the experts differ in their dtypes."""
+        kinds = {(weight._dtype, weight._activations) for weight in self._weights}
+        bias_dtypes = {bias._dtype for bias in self._biases if bias is not None}
+        if len(kinds) > 1 or len(bias_dtypes) > 1:
+            return None
+        structs = []
+        for weight in self._weights:
+            if isinstance(weight, Tensor):
+                weight = weight.contiguous()
+                structs.append(kernels.weight((weight._pointer,), weight._dtype.code))
+            else:
+                structs.append(weight._weight)
+            self._alive.append(weight)
+        weights = ffi.new("Weight[]", structs)
+        biases = ffi.NULL
+        bias_code = 0
+        if bias_dtypes:
+            own = [bias.contiguous() for bias in self._biases if bias is not None]
+            biases = ffi.new("void *[]", [kernels.pointer(x._pointer) for x in own])
+            bias_code = own[0]._dtype.code
+            self._alive += own
+        self._alive += [weights, biases]
+        rows, columns = self._weights[0].shape
+        return ffi.new("ExpertMatrix *", (weights, biases, rows, columns, bias_code))
 
     @property
     def shape(self) -> Shape:
@@ -89,6 +133,11 @@ class ExpertWeights(Operand):
 
     def __len__(self) -> int:
         return len(self._weights)
+
+    def shares_kind(self, other: "ExpertWeights") -> bool:
+        """Return whether two stacks have the same dtype and the same activations."""
+        mine, theirs = self._weights[0], other._weights[0]
+        return mine._dtype is theirs._dtype and mine._activations == theirs._activations
 
     def weight(self, expert: int) -> Weight:
         """Return the matrix of one expert."""
@@ -181,16 +230,36 @@ def expert_hidden(
         names = ", ".join(_ACTIVATIONS)
         text = f"activation must be one of {names}: {ascii(activation)[:80]}"
         raise TensorError(f"[expert_hidden] {text}")
-    rows: Any = x.numpy()
-    hidden = allocate((T * A, gate.shape[1]), x.dtype if dtype is None else dtype)
-    values: Any = hidden.numpy()
-    for expert, pairs in _pairs_by_expert(experts):
-        matrices = gate.weight(expert), up.weight(expert)
-        biases = gate.bias(expert), up.bias(expert)
-        own_rows = Tensor.from_numpy(rows[pairs // A])
-        products = linear_transformations(own_rows, matrices, dtype, biases)
-        values[pairs] = _ACTIVATIONS[activation](*products).numpy()
-    return hidden
+    operand = kernel_operand("expert_hidden", x)
+    if not fits_product(operand._dtype, gate.dtype):
+        raise _dtype_error("expert_hidden", x, gate)
+    dtype = x._dtype if dtype is None else float_dtype("expert_hidden", dtype)
+    is_narrow = x._dtype is dtype is bfloat16
+    hidden = allocate((T * A, gate.shape[1]), bfloat16 if is_narrow else float32)
+    first, second = gate._matrix, up._matrix
+    if first is None or second is None or not gate.shares_kind(up):
+        return _mixed_hidden(x, experts, (gate, up), dtype, activation)
+    if hidden._size and x._shape[1]:
+        segments, pairs, panels = _segments(experts, has_one_row=T == 1)
+        nbytes = lib.expert_scratch_bytes(x._shape[1], panels, kernels.threads)
+        lib.expert_hidden(
+            hidden._pointer,
+            kernels.scratch(nbytes),
+            operand._pointer,
+            first,
+            second,
+            _as_c(segments),
+            _as_c(pairs),
+            len(segments),
+            panels,
+            T,
+            A,
+            _ACTIVATIONS[activation][0],
+            operand._dtype.code,
+            hidden._dtype.code,
+            kernels.threads,
+        )
+    return hidden if hidden._dtype is dtype else hidden.to(dtype)
 
 
 @op
@@ -219,32 +288,118 @@ def expert_outputs(
     T, A = _checked_experts("expert_outputs", hidden, experts, down)
     if hidden.shape[0] != T * A or weights.shape != experts.shape:
         raise _count_error("expert_outputs", hidden, T * A, weights)
+    operand = kernel_operand("expert_outputs", hidden)
+    if not fits_product(operand._dtype, down.dtype):
+        raise _dtype_error("expert_outputs", hidden, down)
+    if down._matrix is None:
+        return _mixed_outputs(hidden, experts, weights, down)
+    result = allocate((T, down.shape[1]), float32)
+    if result._size and hidden._shape[1]:
+        factors = weights.to(float32).contiguous()
+        segments, pairs, panels = _segments(experts)
+        nbytes = lib.expert_scratch_bytes(hidden._shape[1], panels, kernels.threads)
+        lib.expert_outputs(
+            ffi.cast("float *", result.data_pointer),
+            kernels.scratch(nbytes),
+            operand._pointer,
+            ffi.cast("float *", factors.data_pointer),
+            down._matrix,
+            _as_c(segments),
+            _as_c(pairs),
+            len(segments),
+            panels,
+            T,
+            A,
+            operand._dtype.code,
+            kernels.threads,
+        )
+    return result
+
+
+def _segments(experts: Tensor, has_one_row: bool = False) -> tuple[Any, Any, int]:
+    """Sort the pairs of a token and an expert by expert, and divide them into segments.
+
+    Pair t * A + a is token t with its expert of index a.
+
+    Args:
+        experts: The experts of each token, an int32 tensor [T, A].
+        has_one_row: Whether all pairs read the same row, so that one panel suffices.
+
+    Returns:
+        The segments as C `ExpertPairs`, the numbers of the pairs in the order of experts,
+        and the number of panels.
+    """
+    flat: Any = experts.numpy().reshape(-1)
+    pairs = np.argsort(flat, kind="stable").astype(np.int32)
+    numbers, starts, counts = np.unique(
+        flat[pairs], return_index=True, return_counts=True
+    )
+    segments = []
+    panels = 0
+    for number, start, count in zip(
+        numbers.tolist(), starts.tolist(), counts.tolist(), strict=True
+    ):
+        for first in range(start, start + count, _MOST_PAIRS):
+            own = min(_MOST_PAIRS, start + count - first)
+            segments.append((number, first, own, 0 if has_one_row else panels))
+            panels += -(-own // _PANEL)
+    return np.array(segments, np.intp), pairs, 1 if has_one_row else panels
+
+
+def _as_c(array: Any) -> Any:
+    """Return a C pointer to the elements of segments or pairs."""
+    kind = "int32_t *" if array.dtype == np.int32 else "ExpertPairs *"
+    return ffi.cast(kind, array.ctypes.data)
+
+
+# Experts of different dtypes
+
+
+def _pairs_by_expert(experts: Tensor) -> Iterator[tuple[int, Any]]:
+    """Yield each expert that is used, with the numbers of its pairs."""
+    flat: Any = experts.numpy().reshape(-1)
+    for number in np.unique(flat).tolist():
+        yield number, np.flatnonzero(flat == number)
+
+
+def _mixed_hidden(
+    x: Tensor,
+    experts: Tensor,
+    matrices: tuple[ExpertWeights, ExpertWeights],
+    dtype: DType,
+    activation: Activation,
+) -> Tensor:
+    """Return `expert_hidden` for matrices of different dtypes."""
+    rows: Any = x.numpy()
+    T, A = experts.shape
+    hidden = allocate((T * A, matrices[0].shape[1]), dtype)
+    for expert, pairs in _pairs_by_expert(experts):
+        products = linear_transformations(
+            Tensor.from_numpy(rows[pairs // A]),
+            [matrix.weight(expert) for matrix in matrices],
+            dtype,
+            [matrix.bias(expert) for matrix in matrices],
+        )
+        hidden.numpy()[pairs] = _ACTIVATIONS[activation][1](*products).numpy()
+    return hidden
+
+
+def _mixed_outputs(
+    hidden: Tensor, experts: Tensor, weights: Tensor, down: ExpertWeights
+) -> Tensor:
+    """Return `expert_outputs` for matrices of different dtypes."""
     rows: Any = hidden.numpy()
+    T, A = experts.shape
     factors: Any = weights.to(float32).numpy()
     results = np.zeros((T, down.shape[1]), np.float32)
     for expert, pairs in _pairs_by_expert(experts):
         own_rows = Tensor.from_numpy(rows[pairs])
-        matrix = down.weight(expert)
         product: Any = linear_transformation(
-            own_rows, matrix, float32, down.bias(expert)
+            own_rows, down.weight(expert), float32, down.bias(expert)
         ).numpy()
         tokens, places = np.divmod(pairs, A)
         results[tokens] += product * factors[tokens, places, None]
     return Tensor.from_numpy(results)
-
-
-def _pairs_by_expert(experts: Tensor) -> Iterator[tuple[int, Any]]:
-    """Yield each expert that is used, with the indices of its pairs in ascending order.
-
-    Pair t * A + a is token t with its expert of index a.
-    """
-    flat: Any = experts.numpy().reshape(-1)
-    if not flat.size:
-        return
-    order = np.argsort(flat, kind="stable")
-    numbers, starts = np.unique(flat[order], return_index=True)
-    for number, pairs in zip(numbers, np.split(order, starts[1:]), strict=True):
-        yield int(number), pairs
 
 
 def _checked_experts(
@@ -264,6 +419,11 @@ def _checked_experts(
         raise TensorError(f"[{name}] {rule}: {limits}")
     T, A = experts.shape
     return T, A
+
+
+def _dtype_error(name: str, x: Tensor, weights: ExpertWeights) -> DTypeError:
+    rule = "x.dtype must equal weight.dtype, or hold all its values"
+    return DTypeError(f"[{name}] {rule}: {x.dtype} != {weights.dtype}")
 
 
 def _count_error(name: str, x: Tensor, rows: int, other: Tensor) -> ShapeError:

@@ -136,7 +136,7 @@ def _linear(
     # The size -1 of a tensor without dimensions never matches a weight.
     outer = x._shape[:-1]
     inner = x._shape[-1:] or (-1,)
-    is_compatible = first is x_dtype or _is_compatible(operand._dtype, first)
+    is_compatible = first is x_dtype or fits_product(operand._dtype, first)
     copies: list[Tensor] = []  # keeps kernel inputs alive until the kernel returns
     results = []
     parts = []
@@ -354,9 +354,9 @@ def _mismatch_error(op: str, x: Tensor, weight: Weight) -> ShapeError | DTypeErr
     )
 
 
-def _is_compatible(x: DType, weight: DType | BlockDType) -> bool:
-    """Return whether activations can be multiplied by a weight with another dtype."""
-    if isinstance(weight, BlockDType):
+def fits_product(x: DType, weight: DType | BlockDType) -> bool:
+    """Return whether activations can be multiplied by a weight of a dtype."""
+    if x is weight or isinstance(weight, BlockDType):
         return True
     return weight.product_type in ("bfloat16", x.name) and weight.itemsize < x.itemsize
 
@@ -399,7 +399,7 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
         DTypeError: If an argument is not floating point or the dtypes are incompatible.
     """
     check_float("matmul", a, b)
-    if _is_compatible(a._dtype, b._dtype):
+    if fits_product(a._dtype, b._dtype):
         b = b.to(a._dtype)
     elif dtype is not None and _is_compatible(b._dtype, a._dtype):
         a = a.to(b._dtype)

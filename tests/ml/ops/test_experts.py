@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from src import ml
+from src.ml import kernels
 from tests.model.tiny import uniform
 
 T = 9
 A = 3
 E = 5
+PAIRS: int = kernels.lib.EXPERT_PAIRS
 D = 64
 F = 96
 # A format with separate scales, one whose blocks contain them, and a plain dtype.
@@ -69,6 +71,46 @@ def test_a_token_alone_has_the_bits_that_it_has_among_others(kind: str) -> None:
         own = slice(t, t + 1)
         alone = layer(x[own].contiguous(), kind, (experts[own], weights[own]))
         np.testing.assert_array_equal(alone.numpy()[0], together[t])
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "q4_0"])
+def test_many_pairs_of_an_expert_have_the_bits_of_a_product(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Experts 0 and 1 have more pairs than a segment, and expert 4 has a few."""
+    rows = 2 * PAIRS + 5
+    x = ml.tensor(random(0, rows, D)).to("bfloat16")
+    numbers = np.array([[0, 1]] * (rows - 3) + [[1, 4]] * 3, np.int32)
+    experts, weights = ml.tensor(numbers), ml.tensor(random(1, rows, 2))
+    gate, up = experts_of(10, F, D, kind), experts_of(20, F, D, kind)
+    down = experts_of(30, D, F, kind)
+    hidden = ml.expert_hidden(x, experts, gate, up)
+    outputs = ml.expert_outputs(hidden, experts, weights, down)
+    for stack in (gate, up, down):  # the way of experts with different dtypes
+        monkeypatch.setattr(stack, "_matrix", None)
+    same = ml.expert_hidden(x, experts, gate, up)
+    np.testing.assert_array_equal(hidden.numpy(), same.numpy())
+    expected = ml.expert_outputs(hidden, experts, weights, down)
+    np.testing.assert_array_equal(outputs.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "q8_0"])
+def test_threads_and_instruction_sets_change_no_bit(kind: str) -> None:
+    x = ml.tensor(random(0, 40, D)).to("bfloat16")
+    numbers = np.sort(np.argsort(random(2, 40, E), axis=1)[:, :A], axis=1)
+    chosen = ml.tensor(numbers.astype(np.int32)), ml.tensor(random(3, 40, A))
+    expected = layer(x, kind, chosen).numpy()
+    before = ml.get_num_threads(), ml.build_info()["isa"]
+    try:
+        for isa in kernels.available_isas():
+            kernels.set_isa(isa)
+            for threads in (1, 2, 3):
+                ml.set_num_threads(threads)
+                found = layer(x, kind, chosen).numpy()
+                np.testing.assert_array_equal(found, expected, isa)
+    finally:
+        ml.set_num_threads(before[0])
+        kernels.set_isa(before[1])
 
 
 @pytest.mark.parametrize("is_share_of_all", [False, True])
