@@ -1,6 +1,5 @@
 /*
- * The C surface of the ops on experts, which is a part of kernels.h in a file of its own. linear.c
- * defines the functions.
+ * The C surface of the ops on experts, which is a part of kernels.h in a file of its own.
  *
  * A pair is a token and one of the A experts that the token uses: pair t * A + a is token t with
  * its expert of index a. Python sorts the pairs by expert, and divides those of each expert into
@@ -32,16 +31,20 @@ typedef struct ExpertPairs {
     ptrdiff_t panel; /* the index of the first panel of six rows */
 } ExpertPairs;
 
-/* Returns the bytes of scratch that the two ops need for rows of `in` elements in some panels. */
+/* rows.c: chooses the experts of each token with the largest logits, and gathers their values. */
+void choose_experts(int32_t *experts, float *chosen, const float *logits, const float *values,
+                    ptrdiff_t T, ptrdiff_t E, ptrdiff_t A);
+
+/* linear.c: returns the bytes of scratch that the two ops need for rows of `in` elements in some panels. */
 ptrdiff_t expert_scratch_bytes(ptrdiff_t in, ptrdiff_t panels, int threads);
 
-/* Applies the gate and up matrices of each pair's expert, and op to the products. */
+/* linear.c: applies the gate and up matrices of each pair's expert, and op to the products. */
 void expert_hidden(void *out, void *scratch, const void *x, const ExpertMatrix *gate,
                    const ExpertMatrix *up, const ExpertPairs *segments, const int32_t *pairs,
                    ptrdiff_t count, ptrdiff_t panels, ptrdiff_t T, ptrdiff_t A, ElementwiseOp op,
                    ElementType x_type, ElementType out_type, int threads);
 
-/* Applies the down matrix of each pair's expert, and adds the weighted results. */
+/* linear.c: applies the down matrix of each pair's expert, and adds the weighted results. */
 void expert_outputs(float *out, void *scratch, const void *hidden, const float *weights,
                     const ExpertMatrix *down, const ExpertPairs *segments, const int32_t *pairs,
                     ptrdiff_t count, ptrdiff_t panels, ptrdiff_t T, ptrdiff_t A, ElementType x_type,

@@ -7,6 +7,7 @@
  */
 #include <stdatomic.h>
 #include <string.h>
+#include "experts.h"
 #include "kernels.h"
 
 enum {
@@ -405,4 +406,39 @@ void write_cache(void *keys, void *values, const void *xk, const void *xv, const
     work.x_type = type;
     const int workers = threads_for(T * K * h, ELEMENTS_PER_THREAD, threads);
     run_units(&work, cache_type == TYPE_Q8_0 ? write_q8_0_unit : write_cache_unit, T, 4, workers);
+}
+
+/*
+ * choose_experts: the A experts of each token with the largest logits, in ascending order, and
+ * their values
+ *
+ *   logits   [T, E]  float32
+ *   values   [T, E]  float32; may be the logits
+ *   experts  [T, A]  int32, 1 <= A <= E
+ *   chosen   [T, A]  float32: the values of the experts
+ *
+ * Of equal logits, the lower number is chosen. A NaN is never larger than another logit, so it is
+ * chosen last. Each expert goes to its place among the experts that are chosen already.
+ */
+void choose_experts(int32_t *experts, float *chosen, const float *logits, const float *values,
+                    ptrdiff_t T, ptrdiff_t E, ptrdiff_t A)
+{
+    for (ptrdiff_t t = 0; t < T; t++, experts += A, chosen += A, logits += E, values += E) {
+        for (ptrdiff_t a = 0; a < A; a++) {
+            ptrdiff_t best = -1, next = 0;
+            for (ptrdiff_t e = 0; e < E; e++) {
+                if (next < a && experts[next] == e)
+                    next++; /* this expert is chosen already */
+                else if (best < 0 || logits[e] > logits[best]
+                         || (logits[best] != logits[best] && logits[e] == logits[e]))
+                    best = e;
+            }
+            ptrdiff_t place = a;
+            for (; place > 0 && experts[place - 1] > best; place--)
+                experts[place] = experts[place - 1];
+            experts[place] = (int32_t)best;
+        }
+        for (ptrdiff_t a = 0; a < A; a++)
+            chosen[a] = values[experts[a]];
+    }
 }

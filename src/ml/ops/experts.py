@@ -19,7 +19,7 @@ from ..checks import (
     float_dtype,
     kernel_operand,
 )
-from ..dtype import DType, bfloat16, float32
+from ..dtype import DType, bfloat16, float32, int32
 from ..errors import DTypeError, ShapeError, TensorError
 from ..kernels import ffi, lib
 from ..layout import Shape
@@ -182,14 +182,21 @@ def choose_experts(
         rule = "count must be from 1 to the number of experts of logits [T, E]"
         raise ShapeError(f"[choose_experts] {rule}: {sizes}")
     logits = logits.to(float32)
-    values: Any = logits.numpy()
-    # A stable sort keeps the lower number first; NaN is sorted to the end.
-    order = np.argsort(-values, axis=1, kind="stable")[:, :count]
-    chosen = np.sort(order, axis=1)
-    experts = Tensor.from_numpy(np.ascontiguousarray(chosen, np.int32))
-    shares: Any = softmax(logits).numpy() if is_share_of_all else values
-    weights = Tensor.from_numpy(np.take_along_axis(shares, chosen, axis=1))
-    return experts, weights if is_share_of_all else softmax(weights)
+    logits = logits.contiguous()
+    values = softmax(logits) if is_share_of_all else logits
+    T, E = logits.shape
+    experts = allocate((T, count), int32)
+    chosen = allocate((T, count), float32)
+    lib.choose_experts(
+        ffi.cast("int32_t *", experts._pointer),
+        ffi.cast("float *", chosen._pointer),
+        ffi.cast("float *", logits._pointer),
+        ffi.cast("float *", values._pointer),
+        T,
+        E,
+        count,
+    )
+    return experts, chosen if is_share_of_all else softmax(chosen)
 
 
 @op
@@ -299,10 +306,10 @@ def expert_outputs(
         segments, pairs, panels = _segments(experts)
         nbytes = lib.expert_scratch_bytes(hidden._shape[1], panels, kernels.threads)
         lib.expert_outputs(
-            ffi.cast("float *", result.data_pointer),
+            ffi.cast("float *", result._pointer),
             kernels.scratch(nbytes),
             operand._pointer,
-            ffi.cast("float *", factors.data_pointer),
+            ffi.cast("float *", factors._pointer),
             down._matrix,
             _as_c(segments),
             _as_c(pairs),
@@ -330,6 +337,14 @@ def _segments(experts: Tensor, has_one_row: bool = False) -> tuple[Any, Any, int
         and the number of panels.
     """
     flat: Any = experts.numpy().reshape(-1)
+    if experts._shape[0] == 1 and len(set(flat.tolist())) == flat.size:  # decoding
+        order = np.argsort(flat)
+        single = [
+            (number, place, 1, 0 if has_one_row else place)
+            for place, number in enumerate(flat[order].tolist())
+        ]
+        panels = 1 if has_one_row else flat.size
+        return np.array(single, np.intp), order.astype(np.int32), panels
     pairs = np.argsort(flat, kind="stable").astype(np.int32)
     numbers, starts, counts = np.unique(
         flat[pairs], return_index=True, return_counts=True

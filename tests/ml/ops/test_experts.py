@@ -131,6 +131,9 @@ def test_of_equal_logits_the_lower_number_is_chosen() -> None:
     experts, weights = ml.choose_experts(logits, 2, is_share_of_all=False)
     assert experts.numpy().tolist() == [[1, 2], [0, 1]]
     assert weights.numpy().tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    unknown = ml.tensor([[float("nan"), 1.0, float("nan"), -1.0, 0.0]])
+    last, _ = ml.choose_experts(unknown, 4, is_share_of_all=True)
+    assert last.numpy().tolist() == [[0, 1, 3, 4]]
     three, _ = ml.choose_experts(logits, 4, is_share_of_all=False)
     assert three.numpy().tolist() == [[0, 1, 2, 4], [0, 1, 2, 3]]
 
