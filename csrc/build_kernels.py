@@ -65,10 +65,10 @@ find_sources = runpy.run_path("csrc/write_units.py")["find_sources"]
 
 
 def read_surface(directory: Path) -> str:
-    """Return the declarations of the surface, which cffi can parse."""
+    """Return the declarations in dtypes.h and kernels.h, which cffi can parse."""
     texts = [
         (directory / name).read_text(encoding="utf-8")
-        for name in ("dtypes.h", "kernels.h", "experts.h")
+        for name in ("dtypes.h", "kernels.h")
     ]
     return "".join(
         text.split("/* cffi: begin */")[1].split("/* cffi: end */")[0] for text in texts
@@ -131,7 +131,7 @@ def make_builder() -> cffi.FFI:
     builder.cdef(read_surface(Path("csrc")))
     builder.set_source(
         "llama_bolts.ml._kernels",
-        '#include "experts.h"',
+        '#include "kernels.h"',
         sources=find_sources(),
         depends=sorted(path.as_posix() for path in Path("csrc").rglob("*.h")),
         include_dirs=["csrc"],

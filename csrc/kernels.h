@@ -82,6 +82,8 @@ enum {
     /* NF4_DOUBLE: blocks that share a scale of their scales, and the number of 8-bit codes. */
     NESTED_BLOCK = 256,
     NESTED_CODES = 256,
+    /* Maximum number of pairs of a segment of experts. */
+    EXPERT_PAIRS = 132,
     /* Number of values of Activations. */
     ACTIVATIONS_COUNT = 2,
     /* Maximum number of streams that probe_read reads at the same time. */
@@ -126,6 +128,23 @@ typedef struct LinearPart {
     ElementType bias_type;
 } LinearPart;
 
+/* The same matrix of all experts. */
+typedef struct ExpertMatrix {
+    const Weight *weights;     /* [E], each [rows, in], all of one type */
+    const void *const *biases; /* [E], each [rows], or NULL */
+    ptrdiff_t rows, in;
+    ElementType bias_type;
+} ExpertMatrix;
+
+/* A segment of the pairs of a token and one of its A experts: pair t * A + a is token t with its
+ * expert of index a. Python sorts the pairs by expert. */
+typedef struct ExpertPairs {
+    ptrdiff_t expert;
+    ptrdiff_t first; /* the index of the first pair in this order */
+    ptrdiff_t count; /* 1..EXPERT_PAIRS */
+    ptrdiff_t panel; /* the index of the first panel of six rows */
+} ExpertPairs;
+
 /* dispatch.c: isa_available returns whether this build and this machine can run an instruction set.
  * isa_select also selects the set in that case. */
 int isa_available(InstructionSet isa);
@@ -155,6 +174,22 @@ ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads);
  * activations. */
 void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t count, ptrdiff_t T,
             ptrdiff_t in, ElementType x_type, ElementType out_type, int threads);
+
+/* linear.c: returns the bytes of scratch that the two ops on experts need, for rows of `in` elements
+ * in some panels. */
+ptrdiff_t expert_scratch_bytes(ptrdiff_t in, ptrdiff_t panels, int threads);
+
+/* linear.c: applies the gate and up matrices of each pair's expert, and op to the products. */
+void expert_hidden(void *out, void *scratch, const void *x, const ExpertMatrix *gate,
+                   const ExpertMatrix *up, const ExpertPairs *segments, const int32_t *pairs,
+                   ptrdiff_t count, ptrdiff_t panels, ptrdiff_t T, ptrdiff_t A, ElementwiseOp op,
+                   ElementType x_type, ElementType out_type, int threads);
+
+/* linear.c: applies the down matrix of each pair's expert, and adds the weighted results. */
+void expert_outputs(float *out, void *scratch, const void *hidden, const float *weights,
+                    const ExpertMatrix *down, const ExpertPairs *segments, const int32_t *pairs,
+                    ptrdiff_t count, ptrdiff_t panels, ptrdiff_t T, ptrdiff_t A, ElementType x_type,
+                    int threads);
 
 /* linear_reference.c: linear for float32 with plain loops, for tests and readers. */
 void linear_reference(float *out, const float *x, const float *weight, const float *bias,
@@ -188,6 +223,10 @@ ptrdiff_t get_rows(void *out, const Weight *table, const int32_t *ids, ptrdiff_t
 /* rows.c: computes the softmax of each row. */
 void softmax(void *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType x_type,
              ElementType out_type, int threads);
+
+/* rows.c: chooses the experts of each token with the largest logits, and gathers their values. */
+void choose_experts(int32_t *experts, float *chosen, const float *logits, const float *values,
+                    ptrdiff_t T, ptrdiff_t E, ptrdiff_t A);
 
 /* rows.c: scales each row to a root mean square of 1, and multiplies it by weight. */
 void rms_norm(void *out, const void *x, const void *weight, ptrdiff_t rows, ptrdiff_t D, float eps,

@@ -32,7 +32,6 @@
  * division into K blocks does not change any bit.
  */
 #include <string.h>
-#include "experts.h"
 #include "products/product.h"
 
 enum {

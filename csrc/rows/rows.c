@@ -7,7 +7,6 @@
  */
 #include <stdatomic.h>
 #include <string.h>
-#include "experts.h"
 #include "kernels.h"
 
 enum {

@@ -178,6 +178,8 @@ _PEFT_NAME = re.compile(
 _PEFT_BASE_NAME = re.compile(
     r"base_model\.model\.(model\.embed_tokens|lm_head)(\.base_layer)?\.weight"
 )
+# The modules of experts and of routers, in all formats.
+_OF_EXPERTS = re.compile(r"\.experts\b|_exps$|_gate_inp$|\.mlp\.gate$|block_sparse_moe")
 _MLX_NAME = re.compile(r"(.+)\.(lora_a|lora_b)", re.ASCII | re.DOTALL)
 _GGUF_NAME = re.compile(r"(.+)\.weight\.(lora_a|lora_b)", re.ASCII | re.DOTALL)
 
@@ -564,6 +566,8 @@ def _check_modules(
         raise mismatch(label, "tensors", "matrices A and B", "none")
     if unknown := [name for name in matrices if name not in modules]:
         rule = "only matrices of the base model"
+        if any(_OF_EXPERTS.search(name) for name in unknown):
+            rule += ", without those of experts (not supported)"
         raise mismatch(label, "modules", rule, f"also {some_of(unknown)}")
     for which in "ab":
         if missing := [name for name, pair in matrices.items() if which not in pair]:

@@ -9,6 +9,7 @@ from src import ml
 from src.cli import bench
 from src.cli.bench import attention_operations, operations, weights_of_a_step
 from src.model import load_model
+from tests.model.families import write_family
 from tests.support.pth_writer import write_random_meta_directory
 
 PARAMS = {
@@ -102,6 +103,22 @@ def test_the_operations_are_those_of_all_matrices(tmp_path, tied):
         2 * 7 * of_layers + 2 * output.size + attention_operations(model.args, 5, 7)
     )
     assert operations(model.args, 5, 7) == expected
+
+
+def test_only_the_experts_that_a_token_uses_count(tmp_path):
+    model = load_model(write_family(tmp_path / "model", "qwen3_moe", ml.float32))
+    args = model.args
+    per_expert = 3 * args.dim * args.ffn_dim
+    unused = args.n_layers * (args.n_experts - args.n_active_experts) * per_expert
+    table = args.vocab_size * args.dim
+    read = sum(weight.size for weight in weights_of_a_step(model))
+    assert read == model.parameter_count - unused - table
+    matrices = [weight.size for weight in weights_of_a_step(model) if weight.ndim == 2]
+    expected = 2 * 7 * (sum(matrices) - table) + 2 * table
+    expected += attention_operations(args, 5, 7)
+    assert operations(args, 5, 7) == expected
+    used = (model.parameter_count - unused) / 1e6
+    assert f"of which a token uses {used:.1f} M (3 of 7 experts)" in model.description
 
 
 def test_the_operations_of_attention_are_two_products_with_every_position_seen():

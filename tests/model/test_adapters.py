@@ -150,6 +150,18 @@ def test_an_adapter_changes_a_quantized_model_as_its_dequantized_one(
     assert np.abs(found - logits(model)).max() > 0.3
 
 
+def test_adapters_of_experts_are_refused_and_those_of_attention_are_not(
+    tmp_path: Path,
+) -> None:
+    model = load_model(write_family(tmp_path / "model", "qwen3_moe"))
+    pairs = random_pairs(model.args, 3, modules="q_proj v_proj")
+    load_adapter(model, write_peft(tmp_path / "a", pairs))
+    pair = next(iter(pairs.values()))
+    of_expert = pairs | {"model.layers.0.mlp.experts.1.gate_proj": pair}
+    with pytest.raises(CheckpointError, match=r"without those of experts \(not support"):
+        load_adapter(model, write_peft(tmp_path / "b", of_expert))
+
+
 def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     model = load_model(write_tiny(tmp_path / "m", GROUPED))
     path = write_peft(tmp_path / "a", random_pairs(TIED.args(), 3))

@@ -188,10 +188,10 @@ def choose_experts(
     experts = allocate((T, count), int32)
     chosen = allocate((T, count), float32)
     lib.choose_experts(
-        ffi.cast("int32_t *", experts._pointer),
-        ffi.cast("float *", chosen._pointer),
-        ffi.cast("float *", logits._pointer),
-        ffi.cast("float *", values._pointer),
+        kernels.pointer(experts._pointer),
+        kernels.pointer(chosen._pointer),
+        kernels.pointer(logits._pointer),
+        kernels.pointer(values._pointer),
         T,
         E,
         count,
@@ -248,15 +248,14 @@ def expert_hidden(
         return _mixed_hidden(x, experts, (gate, up), dtype, activation)
     if hidden._size and x._shape[1]:
         segments, pairs, panels = _segments(experts, has_one_row=T == 1)
-        nbytes = lib.expert_scratch_bytes(x._shape[1], panels, kernels.threads)
         lib.expert_hidden(
             hidden._pointer,
-            kernels.scratch(nbytes),
+            _scratch(x._shape[1], panels),
             operand._pointer,
             first,
             second,
-            _as_c(segments),
-            _as_c(pairs),
+            _address(segments),
+            _address(pairs),
             len(segments),
             panels,
             T,
@@ -304,15 +303,14 @@ def expert_outputs(
     if result._size and hidden._shape[1]:
         factors = weights.to(float32).contiguous()
         segments, pairs, panels = _segments(experts)
-        nbytes = lib.expert_scratch_bytes(hidden._shape[1], panels, kernels.threads)
         lib.expert_outputs(
-            ffi.cast("float *", result._pointer),
-            kernels.scratch(nbytes),
+            kernels.pointer(result._pointer),
+            _scratch(hidden._shape[1], panels),
             operand._pointer,
-            ffi.cast("float *", factors._pointer),
+            kernels.pointer(factors._pointer),
             down._matrix,
-            _as_c(segments),
-            _as_c(pairs),
+            _address(segments),
+            _address(pairs),
             len(segments),
             panels,
             T,
@@ -361,10 +359,14 @@ def _segments(experts: Tensor, has_one_row: bool = False) -> tuple[Any, Any, int
     return np.array(segments, np.intp), pairs, 1 if has_one_row else panels
 
 
-def _as_c(array: Any) -> Any:
+def _scratch(columns: int, panels: int) -> Any:
+    """Return scratch for rows of some elements in some panels."""
+    return kernels.scratch(lib.expert_scratch_bytes(columns, panels, kernels.threads))
+
+
+def _address(array: Any) -> Any:
     """Return a C pointer to the elements of segments or pairs."""
-    kind = "int32_t *" if array.dtype == np.int32 else "ExpertPairs *"
-    return ffi.cast(kind, array.ctypes.data)
+    return kernels.pointer(array.ctypes.data)
 
 
 # Experts of different dtypes
