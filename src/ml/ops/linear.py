@@ -401,7 +401,7 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
     check_float("matmul", a, b)
     if fits_product(a._dtype, b._dtype):
         b = b.to(a._dtype)
-    elif dtype is not None and _is_compatible(b._dtype, a._dtype):
+    elif dtype is not None and fits_product(b._dtype, a._dtype):
         a = a.to(b._dtype)
     check_same_dtype("matmul", a, b)
     dtype = a._dtype if dtype is None else float_dtype("matmul", dtype)
