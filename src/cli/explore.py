@@ -16,6 +16,7 @@ from ..explorer import (
     ExplorerError,
     Store,
     prompt_of,
+    prompt_record,
     run_beside,
     run_traced,
     save_html,
@@ -112,6 +113,7 @@ def explore_last(session: Session, argument: str) -> None:
     finally:
         if was_on:
             session.trace.turn_on()
+    run["prompt"] = prompt_record(answer.prompt)
     session.console.reply(_save([run], store, path))
 
 

@@ -2,7 +2,7 @@
 
 from .collect import Collector
 from .errors import ExplorerError
-from .run import Page, explore, prompt_of, run_beside, run_traced
+from .run import Page, explore, prompt_of, prompt_record, run_beside, run_traced
 from .texts import BASE
 from .write import DEFAULT_LIMIT, Store, save_html, write_html
 
@@ -15,6 +15,7 @@ __all__ = [
     "Store",
     "explore",
     "prompt_of",
+    "prompt_record",
     "run_beside",
     "run_traced",
     "save_html",

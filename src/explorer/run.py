@@ -85,7 +85,16 @@ def explore(
         scaled = adapters if beside is None else ()
         changes = interventions if beside is None else ()
         runs.append(run_beside(other, run, second, *settings, store, scaled, changes))
+    run["prompt"] = prompt_record(prompt)
     return Page("".join(write_html(runs, store)))
+
+
+def prompt_record(prompt: str | Sequence[Message]) -> dict[str, Any]:
+    """Return a prompt as the document contains it: its text, or its messages."""
+    if isinstance(prompt, str):
+        return {"messages": None, "text": prompt}
+    messages = [{"role": each.role, "content": each.content} for each in prompt]
+    return {"messages": messages, "text": None}
 
 
 def prompt_of(

@@ -103,6 +103,10 @@ def facts_of(
         ),
         "weights": str(layer.attention.wq.dtype),
         "beside": BASE if has_base else _format_beside(model),
+        "options": {
+            "model": None if model.source.is_bundled else model.source.name,
+            "quantize": _quantize_option(model),
+        },
         "eps": model.args.norm_eps,
         "machine": {
             "instruction set": info["isa"],
@@ -122,3 +126,11 @@ def _format_beside(model: Model) -> str | None:
         return None
     is_nf4 = model.transformer.layers[0].attention.wq.dtype is ml.nf4
     return "int8" if is_nf4 else "nf4"
+
+
+def _quantize_option(model: Model) -> str | None:
+    """Return the format to which loading quantized the weights, or None."""
+    weight = model.transformer.layers[0].attention.wq
+    if stored_quantization(model.source, model.checkpoint) is not None:
+        return None
+    return weight.dtype.name if isinstance(weight.dtype, ml.BlockDType) else None

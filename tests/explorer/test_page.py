@@ -4,6 +4,7 @@ import base64
 import json
 import random
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,20 @@ def test_stages_9_and_12_show_the_elements_of_earlier_tensors(two_formats, page)
     page.wait_for_selector("#view .readout:has-text('keys[26, 5, 0] = ')")
 
 
+def test_the_values_follow_the_strip(two_formats, page):
+    opened(page, two_formats[0])
+    page.evaluate("location.hash = '#view=values&stage=8&layer=0&token=26'")
+    readout = page.locator("#view .readout")
+    page.wait_for_selector("#view .readout:has-text('xq[26, 0] = ')")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("#view .readout:has-text('xq[25, 0] = ')")
+    page.click("#token-27")  # in the next pass
+    page.wait_for_selector("#view .readout:has-text('xq[0, 0] = ')")
+    chosen = page.locator("#values-tensor option:checked").inner_text()
+    assert chosen.startswith("pass 1, layer 0, stage 8: xq ")
+    assert readout.count() == 1
+
+
 def test_heads_are_named_in_the_view_attention(two_formats, page):
     opened(page, two_formats[0])
     go(page, "attention")
@@ -318,6 +333,17 @@ def test_heads_are_named_in_the_view_attention(two_formats, page):
     scores = page.locator("#head-scores").inner_text().replace("\u00a0", " ")
     assert "96 % of its weight to the token before" in scores
     assert "previous token" in page.locator("#attention-head").inner_text()
+
+
+def test_the_heads_that_promoted_the_answer_lead_to_their_attention(two_formats, page):
+    opened(page, two_formats[0])
+    row = page.locator("#promoting-heads tbody tr").first
+    best = page.locator("#largest-head").inner_text()
+    assert best.startswith(row.locator("button").inner_text())
+    assert "12 ' Massachusetts'" in row.inner_text()
+    row.locator("button").click()
+    page.wait_for_selector("#view[data-view=attention]")
+    assert page.locator("#attention-key").input_value() == "12"
 
 
 @pytest.mark.parametrize("view", ["residual", "attention", "map"])
@@ -339,6 +365,8 @@ def test_every_control_is_used(two_formats, page):
         go(page, view)
         ids = page.locator("#view select").evaluate_all("all => all.map((one) => one.id)")
         for name in ids:
+            if name == "change-head" and page.locator("#change-head").count() == 0:
+                continue  # only a head has a number
             options = page.locator(f"#{name} option").evaluate_all(
                 "all => all.map((x) => x.value)"
             )
@@ -537,6 +565,67 @@ def test_the_first_difference_of_two_formats_is_named(two_formats, page):
     )
 
 
+COMMANDS = {
+    "chat": (
+        [Message("user", QUESTION)],
+        f'-p "{QUESTION}" -n 2 --seed 1 --temperature 0.6 --top-k 50 --top-p 0.9',
+    ),
+    "quoted": (
+        [Message("system", "Be $HOME."), Message("user", 'It\'s "so"!')],
+        "-s 'Be $HOME.' -p 'It'\\''s \"so\"!' -n 2 --temperature 0 --repeat-penalty 1.3",
+    ),
+    "completion": (
+        "The capital of France is",
+        '--completion -p "The capital of France is" -n 2 --temperature 0',
+    ),
+    "unsafe": (
+        [Message("user", "rm\x03; exit\n")],
+        "-f prompt.txt -n 2 --temperature 0",
+    ),
+    "conversation": (
+        [Message("user", "Hi"), Message("assistant", "Hi!"), Message("user", "Bye")],
+        "... -n 2 --temperature 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_for_one_change_is_made_from_the_controls(tmp_path, page, name):
+    prompt, expected = COMMANDS[name]
+    sampling = SamplingArgs(seed=1)
+    if name != "chat":
+        penalty = 1.3 if name == "quoted" else 1.0
+        sampling = SamplingArgs(temperature=0.0, repeat_penalty=penalty)
+    model = load_model()
+    (tmp_path / "one.html").write_text(explore(model, prompt, 2, sampling), "utf-8")
+    opened(page, tmp_path / "one.html")
+    go(page, "attention")
+    page.select_option("#attention-layer", "1")
+    page.select_option("#attention-head", "2")
+    page.click("#what-if")
+    page.wait_for_selector("#view[data-view=compare]")
+
+    def command() -> str:
+        return page.locator("#change-command").inner_text()
+
+    def whole(change: str) -> str:
+        end = "--explore changed.html --explore-with base"
+        return f'python -m src.main {expected} --set-activation "{change}" {end}'
+
+    assert command() == whole("layers.1.attention.heads[2]=0")
+    for control, value in (
+        ("part", "feed_forward"),
+        ("layer", "3"),
+        ("value", "*=0.5"),
+        ("position", "1"),
+    ):
+        page.select_option(f"#change-{control}", value)
+        page.wait_for_timeout(50)
+    assert command() == whole("layers.3.feed_forward@1*=0.5")
+    assert page.locator("#change-head").count() == 0
+    assert shlex.split(command())[:3] == ["python", "-m", "src.main"]
+
+
 def test_two_prompts_of_different_length_differ_where_their_texts_do(tmp_path, page):
     model = load_model()
     store = Store(runs=2)
@@ -632,6 +721,7 @@ def test_compare_recommends_a_format_that_works_for_the_run(
     go(page, "compare")
     lines = page.locator("#how-to-compare").inner_text().splitlines()
     assert lines[0] == f"--explore --explore-with {expected}"
+    assert "null" not in page.locator("#view").inner_text()
     assert "--explore-prompt" in lines[1]
     assert ("quantized in their file" in page.locator("#view").inner_text()) == bool(
         in_file

@@ -35,6 +35,8 @@ def click(page, text: str) -> None:  # noqa: F811
         page.click("#drawn-from")
     elif text.startswith("attended token"):
         page.select_option("#attention-key", number[0])
+    elif text.startswith("token"):
+        page.click(f"#token-{number[0]}")
     elif text.startswith("temperature"):
         page.locator("#sampling-temperature").fill(number[0])
     else:

@@ -25,7 +25,7 @@ async function attentionView(root) {
   const label = (i) => `${shown(run.text(run.tokens[i]), 12)} ${i}`;
   const isSeen = (i, j) => j <= i && j >= run.firstSeen(state.layer, i);
   const weight = (i, j) => (rows[i] === null ? null : j < 0 ? sinks[i] : isSeen(i, j) ? rows[i][j] : null);
-  const large = [title, limitsOf(run), scoresOf(run),
+  const large = [title, limitsOf(run), scoresOf(run), whatIf(),
     matrix({
       id: "attention-large", name: "attention weights", rows: S, columns: S + shift, cell, low: 0, high: 1,
       scale: VIRIDIS, labels: { row: label, column: (c) => (c < shift ? "sink" : label(c - shift)) },
@@ -39,9 +39,9 @@ async function attentionView(root) {
       choose: (i, c) => show({ position: i, key: Math.max(0, Math.min(i, c - shift)) }),
     }),
     legend(VIRIDIS, 0, 1, "weight")];
-  if (rows[p] === null) return root.append(spread([await headGrid(run, G), headKinds(run)], [...large, missing("The row of this token")]));
+  if (rows[p] === null) return root.append(spread([headKinds(run), await headGrid(run, G)], [...large, missing("The row of this token")]));
   const key = Math.min(state.key ?? best, p);
-  root.append(spread([await headGrid(run, G), headKinds(run)], [...large, textWeights(run, rows[p], p, sinks[p])], [headTable(run, rowOf, p, key), angles(run, p, key)]));
+  root.append(spread([headKinds(run), await headGrid(run, G)], [...large, textWeights(run, rows[p], p, sinks[p])], [headTable(run, rowOf, p, key), angles(run, p, key)]));
 }
 
 /** Explain from which position the selected token was sampled, because its own row belongs to a later pass. */
@@ -82,6 +82,9 @@ function scoresOf(run) {
     rows ? `At the ${count(rows, "token")} with an earlier copy, it assigns ${induction} to the tokens after the copies. ` : "No token of the run has an earlier copy. ", `Its overlap with equal weights is ${uniform}.`);
 }
 
+/** Create the button that leads to the controls that change the selected head. */
+const whatIf = () => h("button", { id: "what-if", type: "button", onclick: () => { change.part = "head"; show({ view: "compare" }); } }, "what if this head were off?");
+
 const MOST_OF_KIND = 16; // maximum number of heads of a kind in the table
 
 /** Create the table of the heads with a name, by kind. */
@@ -92,7 +95,7 @@ function headKinds(run) {
       .sort(([a, b], [c, d]) => scores[c][d][k] - scores[a][b][k]);
     const buttons = heads.slice(0, MOST_OF_KIND).map(([layer, head]) => h("button", {
       type: "button", class: "plain", id: `kind-${layer}-${head}`, title: `layer ${layer}, head ${head}: ${digits(scores[layer][head][k], 2)}`, onclick: () => show({ layer, head }),
-    }, `${layer}.${head}`));
+    }, `${layer}.${head}`)).flatMap((button) => [button, " "]);
     const more = heads.length > MOST_OF_KIND ? ` and ${heads.length - MOST_OF_KIND} more` : "";
     return [`${KIND_TEXTS[kind][0]} ${kind}`, `attends to ${KIND_TEXTS[kind][1]}`, heads.length ? h("span", {}, buttons, more) : "none"];
   });
@@ -104,7 +107,7 @@ let grid = {}; // the canvas with the small maps of all heads, which is drawn on
 async function headGrid(run, G) {
   const { L, H } = run;
   const gap = 3, left = 34, top = 30;
-  const size = Math.max(14, Math.min(60, Math.floor((columnWidth(3) - left) / H)));
+  const size = Math.max(14, Math.min(60, Math.floor((columnWidth(3) - left) / H), Math.max(26, Math.floor(900 / L))));
   if (grid.run !== run || grid.size !== size) grid = { run, size, canvas: await drawGrid(run, size - gap) };
   const small = grid.canvas;
   const canvas = h("canvas", { id: "attention-grid", tabindex: 0, role: "img", "aria-label": "attention maps of all heads; arrow keys select a head" });

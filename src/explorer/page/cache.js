@@ -29,7 +29,7 @@ async function cacheView(root) {
 }
 
 function cachePicture(C, K, one) {
-  const width = 900, row = Math.max(4, Math.min(18, 120 / K));
+  const width = Math.min(900, columnWidth(2)), row = Math.max(4, Math.min(18, 120 / K));
   const end = one.start + one.T;
   // Draw at most three times as many slots as are filled, and label the break.
   const shownC = Math.min(C, Math.max(3 * end, 48));

@@ -5,7 +5,8 @@ async function compareView(root) {
     const other = currentRun().beside;
     root.append(h("p", {}, "This file contains one run. To compare two runs, use one of these options:"),
       h("pre", { id: "how-to-compare" }, `--explore --explore-with ${other ?? "MODEL"}\n--explore --explore-prompt "another prompt"`),
-      other ? null : h("p", {}, "The weights of this run are quantized in their file, so they cannot be converted to another format. MODEL is the directory or the file of another model with the same tokens, such as another quantization of this model."));
+      ...(other ? [] : [h("p", {}, "The weights of this run are quantized in their file, so they cannot be converted to another format. MODEL is the directory or the file of another model with the same tokens, such as another quantization of this model.")]));
+    root.append(changeForm(currentRun()));
     return;
   }
   const [a, b] = page.runs;
@@ -41,7 +42,66 @@ async function compareView(root) {
     rows.push([i, i < a.tokens.length ? token(a, a.tokens[i]) : "–", i < b.tokens.length ? token(b, b.tokens[i]) : "–", one ? percent(chance(one)) : "", two ? percent(chance(two)) : "",
       two?.drawn === undefined ? "" : h("span", {}, "the second run would have drawn ", token(b, two.drawn))]);
   }
-  root.append(table("All tokens, and the probability of each drawn token", ["position", "first", "second", "probability, first", "second", ""], rows, { id: "compare-tokens" }), await compareLayers(a, b));
+  root.append(table("All tokens, and the probability of each drawn token", ["position", "first", "second", "probability, first", "second", ""], rows, { id: "compare-tokens" }), await compareLayers(a, b), changeForm(a));
+}
+
+const change = { part: "head", value: "=0", position: "all" };
+
+/** Create the controls that choose one change of the run, and the command that runs it with and without the change. */
+function changeForm(run) {
+  const set = (name) => (value) => { change[name] = value; show({}); };
+  const parts = [["head", "one head"], ["attention", "the attention of a layer"], ["feed_forward", "the feed-forward of a layer"]];
+  const values = [["=0", "set to 0"], ["*=0.5", "multiplied by 0.5"], ["*=2", "multiplied by 2"]];
+  const positions = range(run.processed).map((i) => [i, `at ${i} ${run.label(run.tokens[i], 16)}`]);
+  const name = run.headName(state.layer, state.head);
+  return h("section", {}, h("h3", { id: "change" }, "The same run with one change"),
+    h("p", {}, "Two runs of the same tokens have the same bits, so each difference is an effect of the change. Choose a change. The command writes a page with both runs, and this view of that page compares them."),
+    h("div", { class: "controls" },
+      choice("change-part", "change", parts, change.part, set("part")),
+      choice("change-layer", "layer", range(run.L).map((l) => [l, l]), state.layer, (x) => show({ layer: Number(x) })),
+      change.part === "head" ? choice("change-head", "head", range(run.H).map((i) => [i, `${i}${named(run.headName(state.layer, i))}`]), state.head, (x) => show({ head: Number(x) })) : null,
+      choice("change-value", "to be", values, change.value, set("value")),
+      choice("change-position", "positions", [["all", "at all positions"], ...positions], change.position, set("position"))),
+    change.part === "head" && name !== null ? h("p", {}, `Over this run, layer ${state.layer}, head ${state.head} attends to ${KIND_TEXTS[name][1]}.`) : null,
+    h("pre", { id: "change-command", tabindex: 0, class: "command" }, changeCommand(run)),
+    run.options.model === null ? null : h("p", {}, `${shown(run.options.model, 80)} stands for the directory, the file or the name of the model.`));
+}
+
+/** Return a text as an argument in a shell, or null if it contains characters that a terminal does not accept as text. */
+function shellText(text) {
+  if (text.search(UNSAFE) >= 0) return null;
+  return /["$`\\!]/.test(text) ? `'${text.replaceAll("'", "'\\''")}'` : `"${text}"`;
+}
+
+/** Return the options that give the prompt of a run. */
+function promptOptions({ messages, text }) {
+  const file = "-f prompt.txt"; // for a prompt that cannot be part of a command
+  if (typeof text === "string") return `--completion ${shellText(text) === null ? file : `-p ${shellText(text)}`}`;
+  const roles = messages?.map((one) => one.role).join(" ");
+  if (roles !== "user" && roles !== "system user") return "...";
+  const system = roles === "user" ? "" : `-s ${shellText(messages[0].content) ?? "..."} `;
+  const user = shellText(messages.at(-1).content);
+  return system + (user === null ? file : `-p ${user}`);
+}
+
+const NEUTRAL = { min_p: 0, repeat_penalty: 1, frequency_penalty: 0, presence_penalty: 0 };
+
+/** Return the command that runs the same prompt with the chosen change, next to the run without it. */
+function changeCommand(run) {
+  const one = run.drawnFrom.get(run.promptLength);
+  const place = { head: `attention.heads[${state.head}]`, attention: "attention", feed_forward: "feed_forward" }[change.part];
+  const position = change.position === "all" ? "" : `@${change.position}`;
+  const options = [promptOptions(run.prompt), `-n ${Math.max(1, run.tokens.length - run.promptLength)}`];
+  if (run.options.model !== null) options.unshift(`-m ${shellText(run.options.model)}`);
+  if (run.options.quantize !== null) options.push(`--quantize ${run.options.quantize}`);
+  if (one) {
+    const { temperature, top_k, top_p } = one.sampling;
+    options.push(temperature === 0 ? "--temperature 0" : `--seed ${one.seed} --temperature ${temperature} --top-k ${top_k} --top-p ${top_p}`);
+    for (const [name, neutral] of Object.entries(NEUTRAL)) {
+      if (one.sampling[name] !== neutral) options.push(`--${name.replaceAll("_", "-")} ${one.sampling[name]}`);
+    }
+  }
+  return `python -m src.main ${options.join(" ")} --set-activation "layers.${state.layer}.${place}${position}${change.value}" --explore changed.html --explore-with base`;
 }
 
 /** Compare the logit lenses of two runs at every depth and position that both runs have. */

@@ -46,7 +46,7 @@ const pageWidth = () => Math.min(window.innerWidth, WIDEST) - 32;
 
 /** Return the width of a column of `spread` with at least `parts` parts. */
 function columnWidth(parts) {
-  const columns = Math.max(1, Math.min(parts, Math.floor((pageWidth() + 36) / 636)));
+  const columns = Math.max(1, Math.min(parts, Math.floor((pageWidth() + 36) / 626)));
   return (pageWidth() - 36 * (columns - 1)) / columns;
 }
 

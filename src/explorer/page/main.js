@@ -53,6 +53,9 @@ function reveal(panel, inWindow) {
   if (inWindow) find(panel)?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
+// Views that scroll the window to the row of a token that is selected in the strip.
+const SCROLLING = ["tokens", "attention", "values"];
+
 /** Change the selection, and update the page. A link also scrolls the window to the selected row. */
 async function show(changes, isLink = false) {
   const before = [state.view, state.position, state.key, state.run].join();
@@ -77,7 +80,7 @@ async function show(changes, isLink = false) {
   panel.setAttribute("aria-labelledby", `tab-${state.view}`);
   if (isSame) panel.querySelectorAll(".scroll").forEach((one, n) => places[n]?.some(Boolean) && one.scrollTo(...places[n]));
   const isMoved = before !== [state.view, state.position, state.key, state.run].join();
-  if (isMoved || isLink) reveal(panel, isLink || (isSame && state.view === "tokens"));
+  if (isMoved || isLink) reveal(panel, isLink || (isSame && SCROLLING.includes(state.view)));
   for (const [name] of VIEWS) {
     const tab = document.getElementById(`tab-${name}`);
     tab.setAttribute("aria-selected", String(name === state.view));

@@ -8,7 +8,7 @@ async function residualView(root) {
   root.append(decision(run, p), drawnNote(run, p), ...(await lensTable(run, p)),
     spread(
       [h("p", {}, "The attention and the feed-forward of each layer add to the residual stream. The logit lens applies the final norm and the output matrix to the stream after each layer, to show which token the stream predicts at that point."), ...(lens ? lensOfPosition(run, lens, p) : [])],
-      [await streamTable(run, p), parts], heads));
+      heads, parts, await streamTable(run, p)));
 }
 
 /** Describe which token follows a position, and whether its logits decided it. */
@@ -109,11 +109,28 @@ async function attributionOf(run, p) {
   const largest = Math.max(...heads.map(Math.abs)) || 1;
   const top = heads.indexOf(Math.max(...heads));
   return [section, h("section", {}, h("h3", {}, "Contributions of the heads"),
-    h("p", {}, "The contribution of each layer's attention, divided among its heads. The largest: ", h("strong", { id: "largest-head" }, `layer ${Math.floor(top / run.H)}, head ${top % run.H}, ${signed(heads[top])}`), named(run.headName(Math.floor(top / run.H), top % run.H)), "."), matrix({
+    h("p", {}, "The contribution of each layer's attention, divided among its heads. The largest: ", h("strong", { id: "largest-head" }, `layer ${Math.floor(top / run.H)}, head ${top % run.H}, ${signed(heads[top])}`), named(run.headName(Math.floor(top / run.H), top % run.H)), "."), await headsThatPromoted(run, one, heads), matrix({
     id: "attribution-heads", name: "contribution of each head to the logit", rows: run.L, columns: run.H, cell: Math.max(12, Math.min(30, Math.floor(600 / run.H))),
     scale: DIVERGING, low: -largest, high: largest, value: (layer, head) => heads[layer * run.H + head],
     labels: { row: (layer) => `layer ${layer}`, column: (head) => `head ${head}` },
     say: (layer, head) => `layer ${layer}, head ${head}${named(run.headName(layer, head))}: ${digits(heads[layer * run.H + head])}`,
     choose: (layer, head) => show({ view: "attention", layer, head }), chosen: [state.layer, state.head],
   }), legend(DIVERGING, -largest, largest, "contribution to the logit"))];
+}
+
+const MOST_PROMOTING = 8; // maximum number of heads in the table
+
+/** Create the table of the heads with the largest contributions to the token of a pass, and what they attend to. */
+async function headsThatPromoted(run, one, heads) {
+  const rowOf = await run.attention();
+  const p = one.start + one.T - 1;
+  const order = range(heads.length).sort((a, b) => heads[b] - heads[a]).slice(0, MOST_PROMOTING).filter((n) => heads[n] > 0);
+  const rows = order.map((n) => {
+    const [layer, head] = [Math.floor(n / run.H), n % run.H];
+    const row = rowOf(layer, head, p);
+    const best = row && range(p + 1).reduce((a, b) => (row[b] > row[a] ? b : a), 0);
+    return [h("button", { type: "button", class: "plain", id: `promoted-${layer}-${head}`, onclick: () => show({ view: "attention", layer, head, position: p, key: best }) }, `layer ${layer}, head ${head}`),
+      `+${digits(heads[n], 3)}`, row ? h("span", {}, `${best} `, token(run, run.tokens[best], 16), ` ${digits(row[best] / 255, 2)}`) : "–", run.headName(layer, head) ?? ""];
+  });
+  return table(`The heads that promoted the token most, and the token to which each assigns its largest weight at position ${p}`, ["head", "contribution", "attends most to", "name"], rows, { id: "promoting-heads" });
 }

@@ -1,7 +1,8 @@
 // The values view: a stored tensor as colours, and the bits of a selected element.
 
-// The selected tensor, slice and [row, column]. A cell is `scale` times as large as it is at first.
-const zoom = { chosen: 0, slice: 0, scale: 1, place: [0, 0] };
+// The selected tensor, slice and [row, column], and the token for which they were chosen. A cell is `scale` times as large
+// as it is at first.
+const zoom = { chosen: 0, slice: 0, scale: 1, place: [0, 0], position: null };
 
 /**
  * Choose the first stored tensor of a stage, of the token's pass if there is one, and its element of the head and the token.
@@ -13,7 +14,11 @@ function chooseValues(run, { stage, layer, head, position }) {
   const pass = run.passOf(position).number;
   const chosen = kept.findIndex((one) => isOfStage(one) && one.pass === pass);
   const at = chosen >= 0 ? chosen : kept.findIndex(isOfStage);
-  if (at < 0) return;
+  if (at >= 0) chooseElement(run, kept, at, head, position);
+}
+
+/** Choose a tensor, and its element of a head and a token. */
+function chooseElement(run, kept, at, head, position) {
   const x = kept[at];
   const group = Math.floor(head / (run.H / run.sizes.K));
   const { h: width } = run.sizes;
@@ -22,14 +27,24 @@ function chooseValues(run, { stage, layer, head, position }) {
     const index = (indices[x.letters[axis]] ?? 0) - (axis === x.axis ? x.first : 0);
     return Math.max(0, Math.min(index, all.length - 1));
   });
-  const [row, column] = [place.at(-2) ?? 0, place.at(-1)];
-  Object.assign(zoom, { chosen: at, slice: place.length > 2 ? place[0] : 0, place: [row, column] });
+  Object.assign(zoom, { chosen: at, slice: place.length > 2 ? place[0] : 0, place: [place.at(-2) ?? 0, place.at(-1)], position });
+}
+
+/** Choose the same tensor in the pass of the selected token, and its element of the token. */
+function followToken(run, kept) {
+  if (zoom.position === state.position) return;
+  const now = kept[Math.min(zoom.chosen, kept.length - 1)];
+  const pass = run.passOf(state.position).number;
+  const isSame = (one) => one.stage === now.stage && one.layer === now.layer && one.name === now.name && one.op === now.op;
+  const at = kept.findIndex((one) => isSame(one) && one.pass === pass);
+  chooseElement(run, kept, at >= 0 ? at : kept.indexOf(now), state.head, state.position);
 }
 
 async function valuesView(root) {
   const run = currentRun();
   const kept = run.kept();
   if (!kept.length) return root.append(missing("Every tensor"));
+  followToken(run, kept);
   const at = Math.min(zoom.chosen, kept.length - 1);
   const x = kept[at];
   const array = await arrayOf(x.reference);
@@ -62,14 +77,14 @@ async function valuesView(root) {
   };
   root.append(h("p", {}, x.isView ? `The result of ${x.op} has the elements of an earlier tensor in another order or shape.` : "The elements have the same bits as in the run."),
     h("div", { class: "controls" },
-      choice("values-tensor", "tensor", kept.map((one, i) => [i, title(one)]), at, (i) => { Object.assign(zoom, { chosen: Number(i), slice: 0, place: [0, 0] }); show({}); }),
+      choice("values-tensor", "tensor", kept.map((one, i) => [i, title(one)]), at, (i) => { chooseElement(run, kept, Number(i), state.head, state.position); show({}); }),
       slices.length > 1 ? choice("values-slice", `${x.letters[0]}`, slices.map((_, i) => [i, offset(0, i)]), slice, (i) => { zoom.slice = Number(i); show({}); }) : null,
       h("button", { id: "values-smaller", type: "button", onclick: () => { zoom.scale /= cell > 1 ? 2 : 1; show({}); } }, "smaller cells"),
       h("button", { id: "values-larger", type: "button", onclick: () => { zoom.scale *= cell < 32 ? 2 : 1; show({}); } }, "larger cells")),
     h("p", {}, `${x.name}: shape [${x.letters.join(", ")}] = [${x.shape.join(", ")}], ${x.dtype}. ${x.first ? `The file contains ${x.letters[x.axis]} from index ${x.first} on. ` : ""}The row index increases downwards, the column index to the right.`),
     matrix({
       id: "values-map", name: `elements of ${x.name}`, rows, columns, cell, scale: isSigned ? DIVERGING : VIRIDIS, low: bounds[0], high: bounds[1],
-      chosen: [Math.min(zoom.place[0], rows - 1), Math.min(zoom.place[1], columns - 1)], choose: (r, c) => { zoom.place = [r, c]; },
+      chosen: zoom.place, choose: (r, c) => { zoom.place = [r, c]; },
       value: (r, c) => { const v = read(index(r, c)); return Number.isNaN(v) ? null : Math.max(bounds[0], Math.min(bounds[1], v)); }, say,
     }),
     legend(isSigned ? DIVERGING : VIRIDIS, ...bounds, isComplex ? "absolute value" : "value"));
