@@ -560,6 +560,9 @@ def test_the_first_difference_of_two_formats_is_named(two_formats, page):
     assert f"after {depth} at position {first['position']}:" in said
     for row in found["cells"][: first["depth"]]:
         assert all(cell["isSame"] for cell in row)
+    told = page.locator("#answer-difference").inner_text()
+    assert "At position 26, the first token of the answer, 'Boston'," in told
+    assert told.endswith("It is the most probable token of both runs.")
     assert all(
         one["isSame"] for one in found["cells"][first["depth"]][: first["position"]]
     )

@@ -20,11 +20,12 @@ async function compareView(root) {
     h("p", { id: "first-difference", class: "important" }, found.first
       ? h("span", {}, `The top token of the lens first differs after ${found.first.depth ? a.depthName(found.first.depth) : "the embedding"} at position ${found.first.position}: `, name(a, found.first.ids[0]), " and ", name(b, found.first.ids[1]), ".")
       : "The top token of the lens is the same after every layer at every position that both runs have."),
+    await answerDifference(a, b),
     h("p", {}, `The top token differs in ${found.different} of the ${found.compared} pairs of a layer and a position that both runs have. `,
       found.tokens === null ? "The texts are the same." : `The texts differ from position ${found.tokens} on.`, " Layers are compared in order, and so are the positions within a layer."));
   const L = Math.min(a.depths, b.depths);
-  root.append(h("h3", {}, "Where the top token of the lens differs"), matrix({
-    id: "compare-lens", name: "change in the probability of the first run's top token", rows: L, columns: found.positions, cell: Math.max(6, Math.min(22, Math.floor(700 / found.positions))),
+  const differences = [h("h3", {}, "Where the top token of the lens differs"), matrix({
+    id: "compare-lens", name: "change in the probability of the first run's top token", rows: L, columns: found.positions, cell: Math.max(6, Math.min(22, Math.floor((columnWidth(3) - 80) / found.positions))),
     scale: DIVERGING, low: -1, high: 1, labels: { row: (d) => a.depthName(d), column: (i) => shown(a.text(a.tokens[i]), 12) },
     value: (d, i) => found.cells[d][i]?.change ?? null, chosen: found.first ? [found.first.depth, found.first.position] : [0, 0],
     say: (d, i) => {
@@ -34,7 +35,7 @@ async function compareView(root) {
     },
     isMarked: (d, i) => found.cells[d][i]?.isSame === false, choose: (d, i) => show({ position: i, view: "residual" }),
   }), h("p", { class: "legend" }, "A dot marks a cell where the second run has a different top token. The colour shows the probability of the first run's top token, second run minus first. A cell has no colour if the second run does not store this probability."),
-  legend(DIVERGING, -1, 1, "difference"));
+  legend(DIVERGING, -1, 1, "difference")];
   const rows = [];
   for (let i = 0; i < Math.max(a.tokens.length, b.tokens.length); i++) {
     const one = a.drawnFrom.get(i), two = b.drawnFrom.get(i);
@@ -42,7 +43,7 @@ async function compareView(root) {
     rows.push([i, i < a.tokens.length ? token(a, a.tokens[i]) : "–", i < b.tokens.length ? token(b, b.tokens[i]) : "–", one ? percent(chance(one)) : "", two ? percent(chance(two)) : "",
       two?.drawn === undefined ? "" : h("span", {}, "the second run would have drawn ", token(b, two.drawn))]);
   }
-  root.append(table("All tokens, and the probability of each drawn token", ["position", "first", "second", "probability, first", "second", ""], rows, { id: "compare-tokens" }), await compareLayers(a, b), changeForm(a));
+  root.append(spread(differences, table("All tokens, and the probability of each drawn token", ["position", "first", "second", "probability, first", "second", ""], rows, { id: "compare-tokens" }), await compareLayers(a, b)), changeForm(a));
 }
 
 const change = { part: "head", value: "=0", position: "all" };
@@ -102,6 +103,19 @@ function changeCommand(run) {
     }
   }
   return `python -m src.main ${options.join(" ")} --set-activation "layers.${state.layer}.${place}${position}${change.value}" --explore changed.html --explore-with base`;
+}
+
+/** Describe how far the runs differ in the first token of the answer, if they have the same tokens before it. */
+async function answerDifference(a, b) {
+  const p = a.deciding;
+  const id = a.tokens[p + 1];
+  const isSame = range(p + 1).every((i) => a.text(a.tokens[i]) === b.text(b.tokens[i]));
+  const [one, two] = isSame && p < b.processed ? await Promise.all([a.lensOf(p), b.lensOf(p)]) : [null, null];
+  if (id === undefined || !one || !two || two.logit(b.L, id) === null) return "";
+  const logits = [one.logit(a.L, id), two.logit(b.L, id)];
+  const [top] = two.top(b.L);
+  return h("p", { id: "answer-difference" }, `At position ${p}, the first token of the answer, `, token(a, id, 16), `, has the probability ${percent(one.chance(a.L, id))} and the logit ${digits(logits[0], 6)} in the first run, and ${percent(two.chance(b.L, id))} and ${digits(logits[1], 6)} in the second: a difference of ${digits(logits[1] - logits[0], 3)}. `,
+    top === id ? "It is the most probable token of both runs." : h("span", {}, "The most probable token of the second run is ", token(b, top, 16), "."));
 }
 
 /** Compare the logit lenses of two runs at every depth and position that both runs have. */
