@@ -14,8 +14,8 @@ from tools.runs import PAGE
 
 # View, scheme, what is clicked first, and the height: the width is 1280.
 PICTURES = (
-    ("attention", "light", (), 1000),
-    ("residual", "light", (), 830),
+    ("attention", "light", (), 900),
+    ("residual", "light", (), 610),
     ("map", "dark", (), 900),
     ("sampling", "light", (), 560),
 )

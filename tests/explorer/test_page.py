@@ -346,6 +346,15 @@ def test_the_heads_that_promoted_the_answer_lead_to_their_attention(two_formats,
     assert page.locator("#attention-key").input_value() == "12"
 
 
+@pytest.mark.parametrize("width", [1400, 2560])
+def test_the_row_of_the_token_is_visible_in_the_large_map(two_formats, page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    opened(page, two_formats[0])
+    go(page, "attention")
+    assert page.evaluate(IN_WINDOW, "#attention-large ~ .place")
+    assert page.evaluate("scrollY") == 0
+
+
 @pytest.mark.parametrize("view", ["residual", "attention", "map"])
 def test_a_wide_screen_is_used(two_formats, page, view):
     page.set_viewport_size({"width": 2560, "height": 1300})

@@ -21,11 +21,13 @@ async function attentionView(root) {
   const title = h("h3", {}, `Layer ${state.layer}, head ${state.head}, which reads key/value head ${Math.floor(state.head / G)}`, named(run.headName(state.layer, state.head)));
   if (rows.every((row) => row === null)) return root.append(await headGrid(run, G), title, missing("Attention"));
   const best = rows[p] && range(p + 1).reduce((a, b) => (rows[p][b] > rows[p][a] ? b : a), 0);
-  const cell = Math.max(5, Math.min(28, Math.floor((columnWidth(3) - 130) / S)));
+  // Next to the small maps, the large map fits into the window.
+  const most = columnWidth(3) < pageWidth() ? Math.max(10, Math.floor((window.innerHeight - 400) / S)) : 28;
+  const cell = Math.max(5, Math.min(28, most, Math.floor((columnWidth(3) - 130) / S)));
   const label = (i) => `${shown(run.text(run.tokens[i]), 12)} ${i}`;
   const isSeen = (i, j) => j <= i && j >= run.firstSeen(state.layer, i);
   const weight = (i, j) => (rows[i] === null ? null : j < 0 ? sinks[i] : isSeen(i, j) ? rows[i][j] : null);
-  const large = [title, limitsOf(run), scoresOf(run), whatIf(),
+  const large = [title, limitsOf(run),
     matrix({
       id: "attention-large", name: "attention weights", rows: S, columns: S + shift, cell, low: 0, high: 1,
       scale: VIRIDIS, labels: { row: label, column: (c) => (c < shift ? "sink" : label(c - shift)) },
@@ -38,7 +40,7 @@ async function attentionView(root) {
       },
       choose: (i, c) => show({ position: i, key: Math.max(0, Math.min(i, c - shift)) }),
     }),
-    legend(VIRIDIS, 0, 1, "weight")];
+    legend(VIRIDIS, 0, 1, "weight"), scoresOf(run), whatIf()];
   if (rows[p] === null) return root.append(spread([headKinds(run), await headGrid(run, G)], [...large, missing("The row of this token")]));
   const key = Math.min(state.key ?? best, p);
   root.append(spread([headKinds(run), await headGrid(run, G)], [...large, textWeights(run, rows[p], p, sinks[p])], [headTable(run, rowOf, p, key), angles(run, p, key)]));
