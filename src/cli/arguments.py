@@ -114,6 +114,7 @@ _NEEDS = {
     **dict.fromkeys(
         ("--explore-with", "--explore-prompt", "--explore-limit"), ("--explore",)
     ),
+    "--explore-patches": ("--explore-prompt",),
     **dict.fromkeys(
         (
             "--trace-layers",
@@ -169,6 +170,7 @@ _NOT_WITH = (
     ("--exercise", ("--model", "--hf-repo", "--quantize", "--dequantize")),
     ("--jsonl", ("--diagrams", "--explore", "--prompt-cache", "--branch")),
     ("--branch", (*_TRACES, *(flag for flag in _REPORTS if flag != "--examples"))),
+    ("--explore-patches", ("--explore-with",)),
     ("--grammar", ("--json-schema",)),
     ("--api-key-file", ("--api-key",)),
     ("--no-api-key", ("--api-key", "--api-key-file")),
@@ -682,6 +684,12 @@ class Options(_StepOptions):
         "adapters of --lora and changes of --set-activation (base)",
     ]
     explore_prompt: Annotated[str | None, _TEXT, "add the run of another prompt"]
+    explore_patches: Annotated[
+        bool,
+        _SWITCH,
+        "add the effect of each place of the run when it has the tensor of the other "
+        "prompt's run",
+    ]
     explore_limit: Annotated[
         float | None,
         _POSITIVE_NUMBER | {"metavar": "MB"},

@@ -15,13 +15,15 @@ from ..explorer import (
     Collector,
     ExplorerError,
     Store,
+    patches_record,
     prompt_of,
     prompt_record,
     run_beside,
     run_traced,
     save_html,
 )
-from ..inference import SamplingArgs
+from ..inference import PromptError, SamplingArgs
+from ..inference.patching import scan_patches
 from ..memory import readable_bytes
 from ..untrusted import check_writable, label_of
 from .answer import PrintedAnswer
@@ -79,6 +81,14 @@ def record_page(session: Session, options: Options, path: Path) -> Iterator[None
                 () if has_other_model else changes,
             )
         )
+        if options.explore_patches:
+            assert second is not None
+            prompt_ids = runs[0]["tokens"][: len(runs[0]["tokens"]) - len(answer.ids)]
+            try:
+                scan = scan_patches(model, prompt_ids, second[0])
+            except PromptError as error:
+                raise UsageError(f"--explore-patches: {error}") from None
+            runs[0]["patches"] = patches_record(scan)
     session.console.note(_save(runs, store, path))
 
 

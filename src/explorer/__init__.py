@@ -2,7 +2,15 @@
 
 from .collect import Collector
 from .errors import ExplorerError
-from .run import Page, explore, prompt_of, prompt_record, run_beside, run_traced
+from .run import (
+    Page,
+    explore,
+    patches_record,
+    prompt_of,
+    prompt_record,
+    run_beside,
+    run_traced,
+)
 from .texts import BASE
 from .write import DEFAULT_LIMIT, Store, save_html, write_html
 
@@ -14,6 +22,7 @@ __all__ = [
     "Page",
     "Store",
     "explore",
+    "patches_record",
     "prompt_of",
     "prompt_record",
     "run_beside",

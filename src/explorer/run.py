@@ -12,6 +12,7 @@ from ..inference import (
     encode_chat,
     end_ids,
 )
+from ..inference.patching import PatchScan, scan_patches
 from ..ml import ScaledAdapters
 from ..model import Interventions, Model
 from ..trace.tracer import Tracer
@@ -44,6 +45,7 @@ def explore(
     beside_prompt: str | Sequence[Message] | None = None,
     adapters: ScaledAdapters = (),
     interventions: Interventions = (),
+    patches: bool = False,
     limit: float = DEFAULT_LIMIT,
 ) -> Page:
     """Run a prompt with a trace on, and return a page that shows the run.
@@ -59,11 +61,15 @@ def explore(
             given, otherwise by `model` with its adapters and interventions.
         adapters: LoRA adapters of the model, with their factors.
         interventions: Changes of tensors in the run.
+        patches: Whether to patch each place of the run with its tensor in the run of
+            `beside_prompt`, one after the other, as `scan_patches` does. Both prompts
+            need the same number of tokens, and `beside` must be absent.
         limit: The maximum page size in megabytes (10^6 bytes).
 
     Raises:
         ExplorerError: The limit is too small.
         InferenceError, ModelError: As in `InferenceEngine.generate`.
+        PromptError: The prompts cannot be patched, as in `scan_patches`.
     """
     has_two = beside is not None or beside_prompt is not None
     store = Store(limit, 1 + has_two)
@@ -79,14 +85,31 @@ def explore(
         interventions=interventions,
     )
     runs = [run]
+    if patches and (beside is not None or beside_prompt is None):
+        raise ExplorerError("patches=True requires beside_prompt, and not beside")
     if has_two:
         other = beside or model
         second = None if beside_prompt is None else prompt_of(other, beside_prompt)
         scaled = adapters if beside is None else ()
         changes = interventions if beside is None else ()
         runs.append(run_beside(other, run, second, *settings, store, scaled, changes))
+        if patches and second is not None:
+            run["patches"] = patches_record(scan_patches(model, ids, second[0]))
     run["prompt"] = prompt_record(prompt)
     return Page("".join(write_html(runs, store)))
+
+
+def patches_record(scan: PatchScan) -> dict[str, Any]:
+    """Return the effects of patching as the document contains them."""
+    return {
+        "answer": scan.answer,
+        "otherAnswer": scan.other_answer,
+        "measure": scan.measure,
+        "otherMeasure": scan.other_measure,
+        "residual": scan.residual.round(4).tolist(),
+        "heads": scan.heads.round(4).tolist(),
+        "feedForward": scan.feed_forward.round(4).tolist(),
+    }
 
 
 def prompt_record(prompt: str | Sequence[Message]) -> dict[str, Any]:

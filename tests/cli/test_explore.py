@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from src import trace
@@ -79,6 +80,22 @@ def test_another_prompt_or_another_model_is_beside_it(
     assert first["tokens"] == second["tokens"]
     assert second["forced"]
     assert any("drawn" in one for one in second["passes"])
+
+
+def test_patches_of_another_prompt_are_added_or_refused(run, tmp_path):
+    target = tmp_path / "page.html"
+    question = "What is the capital of Peru? Answer in one word."
+    flags = ("-p", question, "-n1", "--explore", target, "--explore-patches")
+    other = question.replace("Peru", "Chile")
+    assert run(*flags, "--explore-prompt", other).returncode == 0
+    first, second = runs_of(target.read_text("utf-8"))
+    patches = first["patches"]
+    assert np.shape(patches["residual"]) == (4, first["passes"][0]["T"])
+    assert np.shape(patches["heads"]) == (4, 6)
+    assert patches["answer"] != patches["otherAnswer"]
+    assert "patches" not in second
+    done = run(*flags, "--explore-prompt", "What is 1 + 5 + 5?")
+    assert b"--explore-patches: [patch] both prompts must have the same" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src.explorer import Store, explore, run_beside, run_traced, save_html
+from src.explorer import ExplorerError, Store, explore, run_beside, run_traced, save_html
 from src.explorer.run import prompt_of
 from src.inference import Message, Sampler, SamplingArgs
-from src.model import load_model
+from src.inference.patching import scan_patches
+from src.model import Intervention, load_model
 from src.model.saving_gguf import save_gguf
 from tests.model.families import write_family
 from tests.model.tiny import Tiny, write_meta_directory
@@ -636,6 +637,52 @@ def test_the_command_for_one_change_is_made_from_the_controls(tmp_path, page, na
     assert command() == whole("layers.3.feed_forward@1*=0.5")
     assert page.locator("#change-head").count() == 0
     assert shlex.split(command())[:3] == ["python", "-m", "src.main"]
+
+
+def test_one_change_is_compared_with_the_run_without_it(tmp_path, page):
+    model = load_model()
+    change = Intervention.zero(model, "layers.3.feed_forward")
+    settings = 2, SamplingArgs(temperature=0.0)
+    prompt = [Message("user", QUESTION)]
+    html = explore(model, prompt, *settings, interventions=[change], beside=model)
+    (tmp_path / "changed.html").write_text(html, "utf-8")
+    opened(page, tmp_path / "changed.html")
+    go(page, "compare")
+    said = page.locator("#first-difference").inner_text()
+    assert said.startswith("The top token of the lens first differs after layer 3 at")
+    told = page.locator("#answer-difference").inner_text()
+    assert told.endswith("The most probable token of the second run is 'Boston'.")
+    assert "changed layers.3.feed_forward=0" in page.locator("#view").inner_text()
+
+
+def test_patches_are_shown_as_maps(tmp_path, page):
+    model = load_model()
+    other = QUESTION.replace("Massachusetts", "Vermont")
+    prompts = [[Message("user", text)] for text in (QUESTION, other)]
+    greedy = SamplingArgs(temperature=0.0)
+    html = explore(model, prompts[0], 2, greedy, beside_prompt=prompts[1], patches=True)
+    ids = [prompt_of(model, prompt)[0] for prompt in prompts]
+    scan = scan_patches(model, *ids)
+    (tmp_path / "patches.html").write_text(html, "utf-8")
+    opened(page, tmp_path / "patches.html")
+    go(page, "compare")
+    for effects, name in (
+        (scan.residual, "residual"),
+        (np.hstack([scan.heads, scan.feed_forward[:, None]]), "parts"),
+    ):
+        layer, column = np.unravel_index(effects.argmax(), effects.shape)
+        readout = page.locator(f"output[for=patches-{name}]").inner_text()
+        where, _, value = readout.rpartition(": ")
+        assert f"layer {layer}, " in where
+        assert float(value) == pytest.approx(effects[layer, column], abs=1e-3)
+        page.locator(f"#patches-{name}").focus()
+        page.keyboard.press("Enter" if name == "residual" else "ArrowLeft")
+        if name == "residual":
+            page.wait_for_selector("#view[data-view=residual]")
+            assert page.evaluate("explorer.state.position") == column
+            go(page, "compare")
+    with pytest.raises(ExplorerError, match="patches=True requires beside_prompt"):
+        explore(model, prompts[0], 1, patches=True)
 
 
 def test_two_prompts_of_different_length_differ_where_their_texts_do(tmp_path, page):

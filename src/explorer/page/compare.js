@@ -20,7 +20,7 @@ async function compareView(root) {
     h("p", { id: "first-difference", class: "important" }, found.first
       ? h("span", {}, `The top token of the lens first differs after ${found.first.depth ? a.depthName(found.first.depth) : "the embedding"} at position ${found.first.position}: `, name(a, found.first.ids[0]), " and ", name(b, found.first.ids[1]), ".")
       : "The top token of the lens is the same after every layer at every position that both runs have."),
-    await answerDifference(a, b),
+    await answerDifference(a, b), ...(a.patches ? [patchesOf(a)] : []),
     h("p", {}, `The top token differs in ${found.different} of the ${found.compared} pairs of a layer and a position that both runs have. `,
       found.tokens === null ? "The texts are the same." : `The texts differ from position ${found.tokens} on.`, " Layers are compared in order, and so are the positions within a layer."));
   const L = Math.min(a.depths, b.depths);
@@ -103,6 +103,39 @@ function changeCommand(run) {
     }
   }
   return `python -m src.main ${options.join(" ")} --set-activation "layers.${state.layer}.${place}${position}${change.value}" --explore changed.html --explore-with base`;
+}
+
+/** Create the maps of the effects of patching each place of the first run with its tensor in the second run. */
+function patchesOf(run) {
+  const { answer, otherAnswer, measure, otherMeasure, residual, heads, feedForward } = run.patches;
+  const parts = heads.map((effects, layer) => [...effects, feedForward[layer]]);
+  const partName = (part) => (part < run.H ? `head ${part}` : "feed-forward");
+  const placeName = (layer, part) => (part < run.H ? named(run.headName(layer, part)) : "");
+  return h("section", { id: "patches" }, h("h3", {}, "Which places carry the answer"),
+    h("p", {}, "Each cell is a run of the first prompt in which one place has the tensor of the run of the second prompt. 0 means that the place has no effect, and 1 that it alone moves the difference of the logits of ", token(run, answer), " and ", token(run, otherAnswer),
+      ` from ${digits(measure, 3)} all the way to ${digits(otherMeasure, 3)}, the difference in the run of the second prompt.`),
+    spread(
+      [h("p", {}, "The residual stream after each layer, at one position:"), effectMap("patches-residual", "effect of the residual stream", residual, {
+        label: (i) => shown(run.text(run.tokens[i]), 12), say: (layer, i) => `after layer ${layer}, position ${i} ${run.label(run.tokens[i], 16)}`,
+        choose: (_layer, i) => show({ view: "residual", position: i }),
+      })],
+      [h("p", {}, "Each head and each feed-forward, at all positions:"), effectMap("patches-parts", "effect of the heads and the feed-forward", parts, {
+        label: partName, say: (layer, part) => `layer ${layer}, ${partName(part)}${placeName(layer, part)}`,
+        choose: (layer, part) => part < run.H && show({ view: "attention", layer, head: part }),
+      })]),
+    legend(DIVERGING, -1, 1, "effect"));
+}
+
+/** Create a map of effects [layer][column], with the cursor at the largest one. */
+function effectMap(id, name, effects, { label, say, choose }) {
+  const columns = effects[0].length;
+  const all = effects.flat();
+  const largest = all.indexOf(Math.max(...all));
+  return matrix({
+    id, name, rows: effects.length, columns, cell: Math.max(6, Math.min(22, Math.floor((columnWidth(2) - 80) / columns))), scale: DIVERGING, low: -1, high: 1,
+    value: (layer, column) => effects[layer][column], labels: { row: (layer) => `layer ${layer}`, column: label },
+    say: (layer, column) => `${say(layer, column)}: ${digits(effects[layer][column], 3)}`, choose, chosen: [Math.floor(largest / columns), largest % columns],
+  });
 }
 
 /** Describe how far the runs differ in the first token of the answer, if they have the same tokens before it. */
