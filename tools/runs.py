@@ -158,14 +158,18 @@ def current_page() -> str:
     return committed if is_same(committed, made) else str(made)
 
 
-def is_same(first: str, second: str) -> bool:
+def is_same(first: str, second: str, with_code: bool = True) -> bool:
     """Return whether two pages have the same sources and data, except for times.
 
     Numbers that NumPy has computed may differ in their last digits between machines.
+
+    Args:
+        first: A page.
+        second: Another page.
+        with_code: Whether the code and the chapter that the pages quote must be the same.
     """
-    return _ELEMENT.sub("", first) == _ELEMENT.sub("", second) and _read(first) == _read(
-        second
-    )
+    has_same_sources = _ELEMENT.sub("", first) == _ELEMENT.sub("", second)
+    return has_same_sources and _read(first, with_code) == _read(second, with_code)
 
 
 class _Numbers:
@@ -184,7 +188,7 @@ class _Numbers:
         return is_alike and np.allclose(a, b, rtol, atol, equal_nan=True)
 
 
-def _read(page: str) -> Any:
+def _read(page: str, with_code: bool) -> Any:
     """Return the document in a page, with its arrays inserted and without times."""
     data = {
         name: zlib.decompress(base64.b64decode(x)) for name, x in _ELEMENT.findall(page)
@@ -208,4 +212,8 @@ def _read(page: str) -> Any:
     for run in document["runs"]:
         for event in run["events"]:
             event[6] = None  # its seconds
+            if not with_code:
+                event[9] = None  # its line of code
+    if not with_code:
+        del document["stages"], document["sources"]
     return document
