@@ -145,6 +145,35 @@ typedef struct ExpertPairs {
     ptrdiff_t panel; /* the index of the first panel of six rows */
 } ExpertPairs;
 
+/* The product of the matrix A of an adapter and some tokens. */
+typedef struct LowRankProduct {
+    const void *a;   /* [rank, in] */
+    ptrdiff_t rank;  /* rows of A */
+    ptrdiff_t first; /* the place of the first token's number in `rows` */
+    ptrdiff_t count; /* tokens */
+    ptrdiff_t low;   /* where its results [count, rank] begin in `low` */
+    ElementType a_type;
+} LowRankProduct;
+
+/* The change of some tokens of a result by the matrix B of an adapter. */
+typedef struct LowRankChange {
+    const void *b;   /* [rank, columns], B by columns */
+    ptrdiff_t rank;  /* columns of B */
+    ptrdiff_t first; /* the place of the first token's number in `rows` */
+    ptrdiff_t count; /* tokens */
+    ptrdiff_t low;   /* where the products [count, rank] with A begin in `low` */
+    float factor;
+    ElementType b_type;
+} LowRankChange;
+
+/* A result that changes, and its changes in the order in which they are added. */
+typedef struct LowRankResult {
+    float *out;             /* [T, columns] */
+    ptrdiff_t columns;      /* elements per token */
+    ptrdiff_t first_change; /* the first of its changes */
+    ptrdiff_t changes;      /* their number */
+} LowRankResult;
+
 /* dispatch.c: isa_available returns whether this build and this machine can run an instruction set.
  * isa_select also selects the set in that case. */
 int isa_available(InstructionSet isa);
@@ -251,6 +280,16 @@ void elementwise(void *out, const void *a, const void *b, ptrdiff_t n, Elementwi
 /* rows.c: limits each element to the range from -cap to cap. */
 void soft_cap(void *out, const void *x, ptrdiff_t n, float cap, ElementType type, int threads);
 
+/* low_rank.c: computes products of the matrices A of adapters and tokens. */
+void low_rank_products(float *low, const void *x, const ptrdiff_t *rows,
+                       const LowRankProduct *products, ptrdiff_t count, ptrdiff_t in,
+                       ElementType x_type, int threads);
+
+/* low_rank.c: adds the products of the matrices B of adapters and `low` to results. */
+void add_low_rank_changes(const LowRankResult *results, ptrdiff_t count,
+                          const LowRankChange *changes, const float *low, const ptrdiff_t *rows,
+                          int threads);
+
 /* attention.c: returns the bytes of scratch that attention needs for these sizes. */
 ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
                                   ptrdiff_t h, ptrdiff_t window, ElementType cache_type,
@@ -304,7 +343,10 @@ ptrdiff_t probe_multiply_add(float *result, ptrdiff_t rounds, ElementType type, 
 enum {
     /* Minimum number of elements per thread: fewer are not worth the microsecond that opening a
      * parallel region takes. */
-    ELEMENTS_PER_THREAD = 16384
+    ELEMENTS_PER_THREAD = 16384,
+    /* Rows of the matrix A of an adapter, and tokens, whose products are computed together. */
+    LOW_RANK_ROWS = 4,
+    LOW_RANK_TOKENS = 8
 };
 
 /* The kernels of one block format that work on spans of elements. */
@@ -333,6 +375,12 @@ typedef struct RowKernels {
     ptrdiff_t (*argmax_row)(const void *x, ptrdiff_t n, ElementType type);
     void (*convert_span)(void *out, const void *x, ptrdiff_t n, ElementType x_type,
                          ElementType out_type);
+    void (*low_rank_products)(float *low, ptrdiff_t stride, const void *x, const ptrdiff_t *rows,
+                              ptrdiff_t tokens, const void *a, ptrdiff_t a_rows, ptrdiff_t in,
+                              ElementType x_type, ElementType a_type);
+    void (*add_low_rank_changes)(float *out, ptrdiff_t columns, const ptrdiff_t *rows,
+                                 ptrdiff_t tokens, const float *low, ptrdiff_t rank, float factor,
+                                 const void *b, ptrdiff_t n, ElementType b_type);
     const FormatConversions *formats; /* [TYPE_COUNT]; zeros for plain types */
 } RowKernels;
 

@@ -346,6 +346,8 @@ const RowKernels row_kernels_SET = {
     .soft_cap_span = soft_cap_span,
     .argmax_row = argmax_row,
     .convert_span = convert_span,
+    .low_rank_products = low_rank_products_span,
+    .add_low_rank_changes = low_rank_changes_span,
     .formats = format_conversions_SET,
 };
 """

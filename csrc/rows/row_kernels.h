@@ -6,6 +6,7 @@
  * Both can be vectorised without changing a bit.
  */
 #pragma once
+#include <string.h>
 #include "floats.h"
 
 /* Elements that are processed at a time: a multiple of LANES, few enough to
@@ -273,4 +274,81 @@ static inline ptrdiff_t argmax_row(const void *x, ptrdiff_t n, ElementType type)
         }
     }
     return index;
+}
+
+/* The lanes of a sum. gcc keeps them in registers, which it does not do with arrays. */
+typedef float FloatLanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+
+/* Elements [start, start + count) of a row as whole lanes of float32: in the row itself if that is
+ * possible, and otherwise in the block. */
+static inline const float *lanes_of_row(float *restrict block, const void *row, ptrdiff_t start,
+                                        ptrdiff_t count, ElementType type)
+{
+    if (type == TYPE_FLOAT32 && count % LANES == 0)
+        return (const float *)row + start;
+    widen_lanes(block, row, start, count, 0.0f, type);
+    return block;
+}
+
+/* low[t * stride + r] = sum over i of x[rows[t], i] * a[r, i], in 16 lanes, for at most
+ * LOW_RANK_TOKENS tokens and LOW_RANK_ROWS rows of A. */
+static inline void low_rank_products_span(float *low, ptrdiff_t stride, const void *x,
+                                          const ptrdiff_t *rows, ptrdiff_t tokens, const void *a,
+                                          ptrdiff_t a_rows, ptrdiff_t in, ElementType x_type,
+                                          ElementType a_type)
+{
+    FloatLanes sums[LOW_RANK_TOKENS][LOW_RANK_ROWS] = {{{0}}};
+    float a_blocks[LOW_RANK_ROWS][BLOCK] = {{0}}, x_block[BLOCK];
+    FOR_EACH_BLOCK (start, count, in) {
+        const float *of_a[LOW_RANK_ROWS];
+        for (int r = 0; r < LOW_RANK_ROWS; r++) {
+            /* Rows that do not exist are zeros. */
+            of_a[r] = a_blocks[r];
+            if (r < a_rows)
+                of_a[r] =
+                    lanes_of_row(a_blocks[r], element_at(a, a_type, r * in), start, count, a_type);
+        }
+        for (ptrdiff_t t = 0; t < tokens; t++) {
+            const void *token = element_at(x, x_type, rows[t] * in);
+            const float *of_x = lanes_of_row(x_block, token, start, count, x_type);
+            FloatLanes of_token[LOW_RANK_ROWS];
+            memcpy(of_token, sums[t], sizeof of_token);
+            for (ptrdiff_t i = 0; i < count; i += LANES)
+                for (int r = 0; r < LOW_RANK_ROWS; r++)
+                    of_token[r] +=
+                        *(const FloatLanes *)(of_a[r] + i) * *(const FloatLanes *)(of_x + i);
+            memcpy(sums[t], of_token, sizeof of_token);
+        }
+    }
+    for (ptrdiff_t t = 0; t < tokens; t++)
+        for (ptrdiff_t r = 0; r < a_rows; r++) {
+            float lanes[LANES];
+            memcpy(lanes, &sums[t][r], sizeof lanes);
+            low[t * stride + r] = reduce_lanes(lanes);
+        }
+}
+
+/* out[rows[t] * columns + o] += sum over r of factor * low[t, r] * b[r * columns + o], for n <=
+ * BLOCK columns and at most LOW_RANK_TOKENS tokens. */
+static inline void low_rank_changes_span(float *out, ptrdiff_t columns, const ptrdiff_t *rows,
+                                         ptrdiff_t tokens, const float *low, ptrdiff_t rank,
+                                         float factor, const void *b, ptrdiff_t n,
+                                         ElementType b_type)
+{
+    float sums[LOW_RANK_TOKENS][BLOCK], b_block[BLOCK];
+    memset(sums, 0, (size_t)tokens * sizeof sums[0]);
+    for (ptrdiff_t r = 0; r < rank; r++) {
+        const void *row = element_at(b, b_type, r * columns);
+        const float *of_b = lanes_of_row(b_block, row, 0, n, b_type);
+        for (ptrdiff_t t = 0; t < tokens; t++) {
+            const float scaled = factor * low[t * rank + r];
+            for (ptrdiff_t o = 0; o < n; o += LANES)
+                *(FloatLanes *)(sums[t] + o) += scaled * *(const FloatLanes *)(of_b + o);
+        }
+    }
+    for (ptrdiff_t t = 0; t < tokens; t++) {
+        float *result = out + rows[t] * columns;
+        for (ptrdiff_t o = 0; o < n; o++)
+            result[o] += sums[t][o];
+    }
 }

@@ -32,13 +32,20 @@ class LowRankPair:
     Attributes:
         a: The first matrix, a float32, bfloat16 or float16 tensor [r, in]. For a change
             of `get_rows`, it is a table [V, r] from which rows are selected.
-        b: The second matrix [out, r].
+        b: The second matrix [out, r]. It is stored by columns, because a kernel reads
+            the same column of many rows at once.
         scale: The factor of the product.
     """
 
     a: Tensor
     b: Tensor
     scale: float
+
+    def __post_init__(self) -> None:
+        """Make the matrix A contiguous, and copy B if it is not stored by columns."""
+        columns = self.b.transpose(0, 1).contiguous()  # [r, out]
+        object.__setattr__(self, "a", self.a.contiguous())
+        object.__setattr__(self, "b", columns.transpose(0, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +119,7 @@ class AdaptedRows:
         parts: See Args.
         products: The names of the weights whose products change in some rows.
         lookups: The names of the tables whose selected rows change.
+        tables: What the ops keep from one pass to the next that has the same parts.
     """
 
     def __init__(self, parts: Sequence[tuple[int, int, ScaledAdapters]]) -> None:
@@ -120,6 +128,7 @@ class AdaptedRows:
         every = [adapter for adapters in kinds for adapter, _ in adapters]
         self.products = frozenset(name for each in every for name in each.products)
         self.lookups = frozenset(name for each in every for name in each.lookups)
+        self.tables: dict[Any, Any] = {}
         self._only = kinds.pop() if len(kinds) == 1 else None
         self._rounds: dict[int, list[Round]] = {}
         if self._only is None:
@@ -166,9 +175,16 @@ def _rounds(counts: Iterable[tuple[int, ScaledAdapters]]) -> Iterator[Round]:
 
 
 class _Active(threading.local):
-    """The adapted rows of the pass that runs in a thread, or None."""
+    """The adapted rows of a thread.
+
+    Attributes:
+        rows: Those of the pass that runs, or None.
+        latest: Those of the latest pass, or None if it had no adapters. The steps of
+            the same requests use them again.
+    """
 
     rows: AdaptedRows | None = None
+    latest: AdaptedRows | None = None
 
 
 active = _Active()
@@ -177,6 +193,17 @@ active = _Active()
 def active_parts() -> Sequence[tuple[int, int, ScaledAdapters]]:
     """Return the parts passed to the `adapted_rows` of this thread, or an empty list."""
     return [] if active.rows is None else active.rows.parts
+
+
+def _adapted_rows(
+    parts: Sequence[tuple[int, int, ScaledAdapters]],
+) -> AdaptedRows | None:
+    """Return the adapted rows of some parts, or None if no part has adapters."""
+    if not any(adapters for _, _, adapters in parts):
+        return None
+    latest = active.latest
+    is_repeated = latest is not None and [*latest.parts] == [*parts]
+    return latest if is_repeated else AdaptedRows(parts)
 
 
 @contextmanager
@@ -189,8 +216,9 @@ def adapted_rows(
         parts: See `AdaptedRows`. If no part has adapters, the ops run as without them.
     """
     before = active.rows
-    is_adapted = any(adapters for _, _, adapters in parts)
-    active.rows = AdaptedRows(parts) if is_adapted else None
+    if parts:
+        active.latest = _adapted_rows(parts)
+    active.rows = active.latest if parts else None
     try:
         yield active.rows
     finally:

@@ -220,7 +220,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
 
     def _cut(self, pair: ml.LowRankPair, letters: str) -> ml.LowRankPair:
         start, stop = self.bounds[letters][self.ranks.rank :][:2]
-        return ml.LowRankPair(pair.a, pair.b.slice(start, stop).contiguous(), pair.scale)
+        return ml.LowRankPair(pair.a, pair.b.slice(start, stop), pair.scale)
 
     def __getitem__(self, name: str) -> ml.Weight:
         row = self._rows[name]

@@ -242,6 +242,63 @@ def soft_cap(x: Operand, cap: float, out: Operand) -> None:
     lib.soft_cap(pointer(out), pointer(x), size, cap, code(x), get_num_threads())
 
 
+@dataclass(frozen=True)
+class LowRank:
+    """The matrices of an adapter, and the places of its tokens in `rows`."""
+
+    a: Operand  # [r, in]
+    b: Operand  # [r, out], by columns
+    factor: float
+    first: int
+    count: int
+
+
+def low_rank_products(
+    x: Operand, rows: Operand, adapters: Sequence[LowRank], low: Operand
+) -> None:
+    """Compute low = A x of the tokens of each adapter, one after the other."""
+    products = []
+    place = 0
+    for each in adapters:
+        rank = len(each.a)
+        products.append(
+            (pointer(each.a), rank, each.first, each.count, place, code(each.a))
+        )
+        place += rank * each.count
+    lib.low_rank_products(
+        pointer(low),
+        pointer(x),
+        pointer(rows),
+        ffi.new("LowRankProduct[]", products),
+        len(products),
+        x.shape[-1],
+        code(x),
+        get_num_threads(),
+    )
+
+
+def add_low_rank_changes(
+    out: Operand, rows: Operand, adapters: Sequence[LowRank], low: Operand
+) -> None:
+    """Add factor * B low of the tokens of each adapter to a result."""
+    changes = []
+    place = 0
+    for each in adapters:
+        rank = len(each.b)
+        fields = (rank, each.first, each.count, place, each.factor, code(each.b))
+        changes.append((pointer(each.b), *fields))
+        place += rank * each.count
+    results = [(pointer(out), out.shape[-1], 0, len(changes))]
+    lib.add_low_rank_changes(
+        ffi.new("LowRankResult[]", results),
+        1,
+        ffi.new("LowRankChange[]", changes),
+        pointer(low),
+        pointer(rows),
+        get_num_threads(),
+    )
+
+
 def argmax(x: Operand, out: Operand) -> None:
     lib.argmax(pointer(out), pointer(x), *array_of(x).shape, code(x), get_num_threads())
 

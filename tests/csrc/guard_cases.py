@@ -278,6 +278,33 @@ def run_soft_cap(memory: Memory, dtype: Any, n: int) -> None:
     calls.soft_cap(filled(memory, (n,), dtype), 3.0, memory.array((n,), dtype))
 
 
+def run_low_rank_products(
+    memory: Memory, dtype: Any, matrix: Any, T: int, columns: int, rank: int
+) -> None:
+    x = filled(memory, (T, columns), dtype)
+    a = filled(memory, (rank, columns), matrix)
+    rows = memory.array((T,), np.intp)
+    rows[...] = np.arange(T)[::-1]
+    first = T // 3
+    adapters = [
+        calls.LowRank(a, a, 1.0, 0, first),
+        calls.LowRank(a, a, 1.0, first, T - first),
+    ]
+    calls.low_rank_products(x, rows, adapters, memory.array((T, rank), np.float32))
+
+
+def run_add_low_rank_changes(
+    memory: Memory, matrix: Any, T: int, columns: int, rank: int
+) -> None:
+    b = filled(memory, (rank, columns), matrix)
+    rows = memory.array((T,), np.intp)
+    rows[...] = np.arange(T)[::-1]
+    low = filled(memory, (T, rank), np.float32)
+    adapters = [calls.LowRank(b, b, 0.5, 0, T)]
+    out = filled(memory, (T, columns), np.float32)
+    calls.add_low_rank_changes(out, rows, adapters, low)
+
+
 def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
     codes, scales = (
         memory.array((-(-n // per_item),), part.numpy_dtype)
@@ -453,6 +480,18 @@ CASES: dict[str, Case] = {
         _LONG_SPANS,
     ),
     "soft_cap": Case(run_soft_cap, [(dtype,) for dtype in ACTIVATIONS], 1, _LONG_SPANS),
+    "low_rank_products": Case(
+        run_low_rank_products,
+        [(dtype, dtype) for dtype in ACTIVATIONS],
+        3,
+        [(9, 513, 17), (3, 2048, 5)],
+    ),
+    "add_low_rank_changes": Case(
+        run_add_low_rank_changes,
+        [(matrix,) for matrix in ACTIVATIONS],
+        3,
+        [(9, 513, 17), (17, 300, 3)],
+    ),
     "attention": Case(
         run_attention,
         [

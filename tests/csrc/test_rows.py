@@ -253,6 +253,37 @@ def test_elementwise_results_may_replace_an_operand(isa: str, dtype: Any) -> Non
     assert bits(apart) == bits(together)
 
 
+@pytest.mark.parametrize("matrix", [bf16, f16, f32], ids=str)
+@activations
+def test_changes_of_adapters_are_products_of_two_matrices(
+    isa: str, dtype: Any, matrix: Any
+) -> None:
+    T, inner, outer = 11, 300, 520
+    x = normal((T, inner), dtype)
+    rows = np.array([10, 0, 3, 4, 5, 6, 7, 8, 9, 1, 3], np.intp)
+    adapters = [
+        calls.LowRank(normal((3, inner), matrix), normal((3, outer), matrix), 2.0, 0, 9),
+        calls.LowRank(normal((5, inner), matrix), normal((5, outer), matrix), -0.5, 9, 2),
+    ]
+    low = empty((9 * 3 + 2 * 5,), f32)
+    calls.low_rank_products(x, rows, adapters, low)
+    before = normal((T, outer), f32)
+    out = before.copy()
+    calls.add_low_rank_changes(out, rows, adapters, low)
+    expected = before.astype(np.float64)
+    size = np.abs(expected)
+    for adapter in adapters:
+        a = adapter.a.astype(np.float64)
+        b = adapter.b.astype(np.float64)
+        for token in rows[adapter.first : adapter.first + adapter.count]:
+            product_with_a = a @ x[token].astype(np.float64)
+            absolute = np.abs(a) @ np.abs(x[token].astype(np.float64))
+            expected[token] += adapter.factor * product_with_a @ b
+            size[token] += abs(adapter.factor) * absolute @ np.abs(b)
+    # A lane adds 19 products, four folds follow, then at most 5 products are added.
+    assert (np.abs(out - expected) <= 32 * UNIT_ROUNDOFF[f32] * size).all()
+
+
 @activations
 def test_argmax_finds_the_first_maximum(isa: str, dtype: Any) -> None:
     for n in SIZES:
@@ -273,6 +304,9 @@ def test_every_row_kernel_gives_the_same_bits_on_every_instruction_set_and_threa
     x = (5 * normal((9, 4500), f32)).astype(ml_dtypes.bfloat16)
     weight = normal((4500,), bf16, seed=1)
     frequencies = angles(9, 15)
+    rows = np.arange(9, dtype=np.intp)[::-1].copy()
+    matrices = normal((7, 4500), f16), normal((7, 4500), bf16)
+    adapter = calls.LowRank(*matrices, factor=0.3, first=0, count=9)
 
     def run() -> bytes:
         gated = empty(x.shape, bf16)
@@ -281,7 +315,12 @@ def test_every_row_kernel_gives_the_same_bits_on_every_instruction_set_and_threa
         calls.convert(x, narrow)
         heads = x.reshape(9, 150, 30)
         turned = [run_rotary(heads, frequencies, halves) for halves in (False, True)]
+        low = empty((9 * 7,), f32)
+        calls.low_rank_products(x, rows, [adapter], low)
+        changed = normal(x.shape, f32, seed=2)
+        calls.add_low_rank_changes(changed, rows, [adapter], low)
         parts = [run_softmax(x), run_norm(x, weight), *turned, gated, narrow]
+        parts += [low, changed]
         return b"".join(bits(part) for part in parts)
 
     check_same_bits(run)

@@ -6,12 +6,9 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from .. import kernels
-from ..adapted import AdaptedPart, LowRankPair, Round, active, adapted_rows
+from ..adapted import active, adapted_rows
 from ..checks import (
     KERNEL_DTYPES,
     check_float,
@@ -28,6 +25,7 @@ from ..layout import Shape, broadcast_shapes, broadcast_strides
 from ..op import op
 from ..quantized import Weight
 from ..tensor import Tensor, allocate
+from .low_rank import add_changes
 
 _PANEL: int = lib.PANEL_TOKENS
 
@@ -223,110 +221,9 @@ def _adapted_linear(
         if adapted.products.isdisjoint(names):
             return linear_transformations(x, weights, dtype, biases)
         results = linear_transformations(x, weights, float32, biases)
-        rounds = adapted.rounds(x._shape[0] if x._shape else 0)
-        wide = x.to(float32).contiguous()
-        for each in rounds:
-            _add_round(results, names, wide, each)
+    add_changes(results, names, kernel_operand(op, x), adapted)
     out_dtype = x._dtype if dtype is None else float_dtype(op, dtype)
     return tuple([result.to(out_dtype) for result in results])
-
-
-def _add_round(
-    results: Sequence[Tensor], names: Sequence[str], x: Tensor, adapted: Round
-) -> None:
-    """Add one adapter's changes to each row that the round selects.
-
-    Args:
-        results: The products [T, out_p], which change.
-        names: The names of the weights of these products.
-        x: A contiguous float32 tensor [T, in].
-        adapted: The rows and their adapters.
-    """
-    rows = _selected_rows(x, adapted.rows)
-    # For each result: its changes [rows, out_p], and the parts that are filled.
-    changes: list[tuple[Tensor, list[AdaptedPart]] | None] = [None] * len(results)
-    for part in adapted.parts:
-        pairs = [part.adapter.products.get(name) for name in names]
-        # Parts of one stored matrix share the matrix A.
-        firsts = {id(pair.a): pair.a for pair in pairs if pair is not None}
-        if not firsts:
-            continue
-        own_rows = rows.slice(part.start, part.stop)
-        for matrix in firsts.values():
-            _check_fit(own_rows, matrix, matrix._shape[0])
-        products = linear_transformations(own_rows, [*firsts.values()], float32)
-        lows = dict(zip(firsts, products, strict=True))
-        for number, pair in enumerate(pairs):
-            if pair is None:
-                continue
-            change, filled = changes[number] or (
-                allocate((rows._shape[0], results[number]._shape[-1]), float32),
-                [],
-            )
-            changes[number] = change, filled
-            filled.append(part)
-            own_change = change.slice(part.start, part.stop)
-            _write_change(own_change, lows[id(pair.a)], pair, part.factor)
-    for result, made in zip(results, changes, strict=True):
-        if made is None:
-            continue
-        change, filled = made
-        if len(filled) == len(adapted.parts):
-            result.numpy()[adapted.rows] += change.numpy()
-            continue
-        places = np.arange(x._shape[0])[adapted.rows]
-        for part in filled:
-            own = slice(part.start, part.stop)
-            result.numpy()[places[own]] += change.numpy()[own]
-
-
-def _write_change(out: Tensor, low: Tensor, pair: LowRankPair, factor: float) -> None:
-    """Compute the change of some rows by one adapter: out = scale * low B^T.
-
-    Args:
-        out: A contiguous float32 tensor [rows, out] for the result.
-        low: A float32 tensor [rows, r]: the products with the matrix A, or its rows.
-        pair: The matrix B and its scale.
-        factor: The factor of the adapter.
-    """
-    _check_fit(low, pair.b, out._shape[-1])
-    scaled = allocate(low._shape, float32)
-    np.multiply(low.numpy(), np.float32(pair.scale * factor), out=scaled.numpy())
-    _linear("adapted_rows", scaled, (pair.b,), float32, (None,), out)
-
-
-def _check_fit(x: Tensor, matrix: Tensor, rows: int) -> None:
-    """Raise ShapeError if a matrix of an adapter does not have the shape [rows, in]."""
-    if matrix._shape != (rows, x._shape[-1]):
-        both = describe_operands(("x", x), ("matrix", matrix))
-        rule = "the matrices of an adapter must fit its weight"
-        raise ShapeError(f"[adapted_rows] {rule}: {both}")
-
-
-def _selected_rows(x: Tensor, index: Any) -> Tensor:
-    """Return the rows that an index selects; a slice is not copied."""
-    if isinstance(index, slice):
-        return x.slice(index.start, index.stop)
-    rows = allocate((len(index), x._shape[1]), float32)
-    np.take(x.numpy(), index, axis=0, out=rows.numpy())
-    return rows
-
-
-def add_change(
-    result: Tensor, rows: Any, low: Tensor, pair: LowRankPair, factor: float
-) -> None:
-    """Add the change of selected rows by one adapter: result[rows] += scale * low B^T.
-
-    Args:
-        result: A float32 tensor [T, out], which changes.
-        rows: The index of the rows.
-        low: A float32 tensor [rows, r], the rows of the matrix A.
-        pair: The matrix B and its scale.
-        factor: The factor of the adapter.
-    """
-    change = allocate((low._shape[0], result._shape[-1]), float32)
-    _write_change(change, low, pair, factor)
-    result.numpy()[rows] += change.numpy()
 
 
 def rows_per_call(T: int, products_per_row: int) -> int:

@@ -24,7 +24,7 @@ from ..op import op, op_that_changes
 from ..quantized import QuantizedTensor, Weight, copy_rows
 from ..tensor import Array, Tensor, allocate
 from .creation import tensor
-from .linear import add_change
+from .low_rank import add_change
 
 
 @op
