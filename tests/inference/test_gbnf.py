@@ -12,6 +12,7 @@ import pytest
 from src.inference import GrammarError
 from src.inference.gbnf import is_gbnf, lark_of_gbnf
 from src.inference.grammars import MOST_BYTES, read_grammar
+from tests.support.many import many
 
 JSON = r"""
 # The grammar of JSON that llama.cpp documents, shortened.
@@ -208,7 +209,7 @@ def random_rule(chance: random.Random, depth: int) -> tuple[str, str]:
     return " ".join(ours for ours, _ in pairs), "".join(theirs for _, theirs in pairs)
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, many])
 def test_random_grammars_allow_what_a_regular_expression_allows(allows, count):
     texts = [
         "".join(text) for n in range(6) for text in itertools.product("abc", repeat=n)

@@ -33,6 +33,7 @@ from src.inference.grammars import (
 )
 from src.model import Model
 from tests.server.running import wait_until
+from tests.support.many import many
 
 pytest.importorskip("llguidance", reason="the serve extra is not installed")
 
@@ -102,7 +103,7 @@ def schema_of(chance: random.Random, depth: int = 3) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, many])
 def test_what_is_drawn_by_random_schemas_validates(grammars, bundled, count):
     jsonschema = pytest.importorskip("jsonschema")
     chance = random.Random(count)

@@ -34,6 +34,7 @@ from tests.inference.test_batch import (
     random_job,
 )
 from tests.support.adapters import random_pairs, write_peft
+from tests.support.many import many
 from tools.nano.facts_chat import STORIES
 
 MODULES = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj embed_tokens lm_head"
@@ -85,9 +86,7 @@ def adapted_job(chance: random.Random, adapters: list[LoadedAdapter]) -> Job:
     return job | {"adapters": tuple(zip(chosen, scales, strict=True))}
 
 
-@pytest.mark.parametrize(
-    "count", [24, pytest.param(1000, marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.parametrize("count", [24, many], ids=str)
 def test_mixed_requests_get_the_answers_that_they_get_alone(
     bundled: Model, adapters: list[LoadedAdapter], count: int
 ) -> None:

@@ -5,9 +5,10 @@ slowly.
 import pytest
 
 from tests.hardening.run_server_load import check, check_form
+from tests.support.many import many
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, many])
 def test_requests_at_once_have_the_answers_that_they_have_alone(server, bundled, count):
     check(server, bundled, count, seed=count)
 
