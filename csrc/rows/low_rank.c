@@ -14,7 +14,9 @@
 
 enum {
     /* Elements of a result that a thread changes at a time. */
-    CHANGED_SPAN = 256,
+    CHANGED_SPAN = 1024,
+    /* Elements of it that a kernel changes at a time: BLOCK of row_kernels.h. */
+    CHANGED_BLOCK = 256,
     /* Number of multiply-adds for which another thread pays off. */
     LOW_RANK_PER_THREAD = 64 * 1024
 };
@@ -96,17 +98,18 @@ static void low_rank_change_unit(void *work, ptrdiff_t unit, int thread)
     const LowRankResult *result = w->results;
     for (; unit >= ceil_div(result->columns, CHANGED_SPAN); result++)
         unit -= ceil_div(result->columns, CHANGED_SPAN);
-    const ptrdiff_t start = unit * CHANGED_SPAN, columns = result->columns;
-    const ptrdiff_t n = min_size(CHANGED_SPAN, columns - start);
+    const ptrdiff_t columns = result->columns;
+    const ptrdiff_t end = min_size((unit + 1) * CHANGED_SPAN, columns);
     for (ptrdiff_t c = result->first_change; c < result->first_change + result->changes; c++) {
         const LowRankChange *change = &w->changes[c];
-        const char *b = (const char *)change->b + start * type_bytes(change->b_type);
         for (ptrdiff_t t = 0; t < change->count; t += LOW_RANK_TOKENS)
-            w->kernels->add_low_rank_changes(result->out + start, columns,
-                                             w->rows + change->first + t,
-                                             min_size(LOW_RANK_TOKENS, change->count - t),
-                                             w->low + change->low + t * change->rank, change->rank,
-                                             change->factor, b, n, change->b_type);
+            for (ptrdiff_t o = unit * CHANGED_SPAN; o < end; o += CHANGED_BLOCK)
+                w->kernels->add_low_rank_changes(
+                    result->out + o, columns, w->rows + change->first + t,
+                    min_size(LOW_RANK_TOKENS, change->count - t),
+                    w->low + change->low + t * change->rank, change->rank, change->factor,
+                    (const char *)change->b + o * type_bytes(change->b_type),
+                    min_size(CHANGED_BLOCK, end - o), change->b_type);
     }
 }
 
