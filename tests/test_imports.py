@@ -342,6 +342,7 @@ OF_MODULES = {
             "gemma3_text",
             "granite",
             "granite_swa",
+            "ministral",
             "ministral3",
             "olmo2",
             "olmo3",

@@ -87,7 +87,6 @@ _MISSING_PARTS: Mapping[str, str] = {
     r".*hybrid": "layers of a state space model",
     r"lfm2(_?moe)?": "layers of convolutions",
     r"llama4(_text)?": "attention in chunks, and experts that all tokens use",
-    r"ministral": "windows in some layers",
     r"qwen2_moe|qwen2moe|.*moeshared": "experts that all tokens use",
     r"qwen\d(_5|5|_?next).*": "layers of linear attention",
 }

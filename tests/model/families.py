@@ -123,6 +123,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
 # Families whose GGUF files are limited to the window.
 LIMITED: dict[str, dict[str, Any]] = {
     "mistral": {"model_type": "mistral", "sliding_window": 11},
+    "ministral": {
+        "model_type": "ministral",
+        "sliding_window": 6,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
 }
 # Rows of whole blocks of each format.
 WITH_EXPERTS = ("qwen3_moe", "mixtral", "olmoe", "granitemoe")

@@ -117,6 +117,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Mistral 7B v0.1, a window shorter than the text": sizes(
         96, 8, 2, 300, 151, 2, model_type="mistral", sliding_window=TOKENS // 3
     ),
+    "Ministral 8B, windows in three of four layers": sizes(
+        96,
+        8,
+        2,
+        300,
+        293,
+        4,
+        model_type="ministral",
+        head_dim=20,
+        pad_token_id=None,
+        sliding_window=TOKENS // 5,
+        layer_types=["full_attention"] + ["sliding_attention"] * 3,
+        theta=100000000.0,
+    ),
     "Ministral 3 3B, queries that grow": sizes(
         64,
         8,

@@ -169,6 +169,11 @@ def test_a_written_family_gives_the_bits_of_its_directory(
             }
         },
         {"model_type": "mistral", "sliding_window": 16},
+        {
+            "model_type": "ministral",
+            "sliding_window": 16,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
     ],
     ids=lambda changes: next(iter(changes)),
 )
