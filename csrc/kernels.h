@@ -204,8 +204,8 @@ ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads);
 void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t count, ptrdiff_t T,
             ptrdiff_t in, ElementType x_type, ElementType out_type, int threads);
 
-/* linear.c: returns the bytes of scratch that the two ops on experts need, for rows of `in` elements
- * in some panels. */
+/* linear.c: returns the bytes of scratch that the two ops on experts need, for rows of `in`
+ * elements in some panels. */
 ptrdiff_t expert_scratch_bytes(ptrdiff_t in, ptrdiff_t panels, int threads);
 
 /* linear.c: applies the gate and up matrices of each pair's expert, and op to the products. */

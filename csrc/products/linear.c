@@ -625,8 +625,7 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
 
 /* ---- experts ---- */
 
-_Static_assert((int)EXPERT_PAIRS <= (int)RESTING_TOKENS,
-               "a segment is one group of tokens");
+_Static_assert((int)EXPERT_PAIRS <= (int)RESTING_TOKENS, "a segment is one group of tokens");
 
 enum {
     /* Room of a thread, in addition to thread_bytes: the products of one or two matrices. */
@@ -694,10 +693,10 @@ static void pack_segment(void *work, ptrdiff_t number, int thread)
     const Form form = expert_form(pass, segment);
     const ptrdiff_t in = pass->matrix->in, bytes = in * type_bytes(pass->x_type);
     const LinearPart part = {.weight = *weight};
-    const LinearPass packed = {.set = expert_set(pass, segment, form), .parts = &part,
-                               .form = form};
-    char *rows = pass->threads + thread * expert_thread_bytes(in) + thread_bytes(in)
-                 + EXPERT_SUMS_BYTES;
+    const LinearPass packed = {
+        .set = expert_set(pass, segment, form), .parts = &part, .form = form};
+    char *rows =
+        pass->threads + thread * expert_thread_bytes(in) + thread_bytes(in) + EXPERT_SUMS_BYTES;
     if (reads_rows(segment->count, pass->x_type, weight->type, form))
         return;
     if (pass->x_rows == 1 && number > 0)
@@ -706,8 +705,8 @@ static void pack_segment(void *work, ptrdiff_t number, int thread)
         const int tokens = (int)min_size(PANEL_TOKENS, segment->count - t);
         for (int row = 0; row < tokens; row++)
             memcpy(rows + row * bytes, expert_row(pass, segment->first + t + row), (size_t)bytes);
-        packer(&packed)(pass->panels + (segment->panel + t / PANEL_TOKENS) * panel_room(in), rows,
-                        bytes, tokens, in, pass->x_type);
+        packer (&packed)(pass->panels + (segment->panel + t / PANEL_TOKENS) * panel_room(in), rows,
+                         bytes, tokens, in, pass->x_type);
     }
 }
 
@@ -761,10 +760,9 @@ static void hidden_rows(void *work, ptrdiff_t first, ptrdiff_t count, int thread
         multiply_segment(pass, segment, pass->up, range, up, thread);
         for (ptrdiff_t t = 0; t < segment->count; t++) {
             const ptrdiff_t pair = pass->pairs[segment->first + t];
-            pass->set->rows->elementwise_span(pass->out + (pair * rows + range.row) * bytes,
-                                              gate + t * CHUNK_ROWS * bytes,
-                                              up + t * CHUNK_ROWS * bytes, range.rows, pass->op,
-                                              pass->out_type);
+            pass->set->rows->elementwise_span(
+                pass->out + (pair * rows + range.row) * bytes, gate + t * CHUNK_ROWS * bytes,
+                up + t * CHUNK_ROWS * bytes, range.rows, pass->op, pass->out_type);
         }
         first += range.rows;
     }
