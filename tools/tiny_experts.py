@@ -8,6 +8,7 @@ the examples of the chapters can print them.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def write_tiny_experts(directory: Path) -> Path:
         directory / SINGLE, *safetensors_head(entries, {"format": "pt"})
     ) as writer:
         for name, shape in tensors.items():
-            values = 2 * generator.random(shape, np.float32) - 1
+            values: np.ndarray[Any, Any] = 2 * generator.random(shape, np.float32) - 1
             if "norm" in name:
                 values = 1 + values / 4
             elif "embed" not in name:
