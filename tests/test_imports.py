@@ -311,6 +311,7 @@ OF_MODULES = {
     "cli/reference_encoding": "cli/test_verify",
     "cli/new_session": "cli/test_loading",
     "catalog/downloads": "catalog/test_pip_package",
+    "ml/ops/low_rank": "ml/test_adapted",
     "inference/call_grammars": "inference/test_answer_forms",
     "inference/marked_text": "inference/test_template_marks",
     "inference/template_sandbox": "inference/test_template_limits",

@@ -115,7 +115,7 @@ def test_a_directory_has_the_numbers_of_its_configuration(run, home):
     [
         (
             {"general__architecture": "gemma3n"},
-            "no: general.architecture: expected 'gemma2' or",
+            "no: general.architecture: expected a supported family, got gemma3n: embeddings",
         ),
         ({"llama__expert_count": 8}, "no: llama.expert_count: expected 0, got 8"),
         ({"llama__block_count": None}, "no: keys: expected llama.context_length, "),

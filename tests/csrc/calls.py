@@ -299,6 +299,103 @@ def add_low_rank_changes(
     )
 
 
+@dataclass(frozen=True)
+class ExpertStack:
+    """The same matrix [rows, columns] of some experts.
+
+    `weights` has the bytes of their C structs, and `biases` the addresses of biases.
+    """
+
+    weights: Array
+    biases: Array
+    rows: int
+    columns: int
+    bias_code: int
+
+    def matrix(self) -> Any:
+        """Return the C `ExpertMatrix`."""
+        fields = (self.rows, self.columns, self.bias_code)
+        places = (pointer(self.weights), pointer(self.biases))
+        return ffi.new("ExpertMatrix *", (*places, *fields))
+
+
+def weight_bytes(weights: Sequence[Operand]) -> Array:
+    """Return the C `Weight` structs of some weights, as bytes."""
+    structs = ffi.new("Weight[]", [weight_fields(weight) for weight in weights])
+    return np.frombuffer(ffi.buffer(structs), np.uint8).copy()
+
+
+def expert_hidden(
+    x: Operand,
+    stacks: tuple[ExpertStack, ExpertStack],
+    segments: Array,
+    pairs: Array,
+    A: int,
+    out: Operand,
+) -> None:
+    """out[pair] = swiglu(gate x[pair / A], up x[pair / A]), by the expert of the pair."""
+    gate, up = stacks
+    panels = int(segments[-1, -1]) + 1
+    threads = get_num_threads()
+    lib.expert_hidden(
+        pointer(out),
+        scratch(lib.expert_scratch_bytes(gate.columns, panels, threads)),
+        pointer(x),
+        gate.matrix(),
+        up.matrix(),
+        pointer(segments),
+        pointer(pairs),
+        len(segments),
+        panels,
+        len(array_of(x)),
+        A,
+        lib.OP_SWIGLU,
+        code(x),
+        code(out),
+        threads,
+    )
+
+
+def expert_outputs(
+    hidden: Operand,
+    weights: Operand,
+    down: ExpertStack,
+    segments: Array,
+    pairs: Array,
+    out: Operand,
+) -> None:
+    """out[t] = sum over its pairs of weights[pair] * (down hidden[pair])."""
+    T, A = array_of(weights).shape
+    panels = int(segments[-1, -1]) + 1
+    threads = get_num_threads()
+    lib.expert_outputs(
+        pointer(out),
+        scratch(lib.expert_scratch_bytes(down.columns, panels, threads)),
+        pointer(hidden),
+        pointer(weights),
+        down.matrix(),
+        pointer(segments),
+        pointer(pairs),
+        len(segments),
+        panels,
+        T,
+        A,
+        code(hidden),
+        threads,
+    )
+
+
+def choose_experts(
+    logits: Operand, values: Operand, experts: Operand, chosen: Operand
+) -> None:
+    """Choose the experts [T, A] with the largest logits [T, E], and their values."""
+    T, E = array_of(logits).shape
+    A = array_of(experts).shape[1]
+    lib.choose_experts(
+        pointer(experts), pointer(chosen), pointer(logits), pointer(values), T, E, A
+    )
+
+
 def argmax(x: Operand, out: Operand) -> None:
     lib.argmax(pointer(out), pointer(x), *array_of(x).shape, code(x), get_num_threads())
 

@@ -279,8 +279,9 @@ def run_soft_cap(memory: Memory, dtype: Any, n: int) -> None:
 
 
 def run_low_rank_products(
-    memory: Memory, dtype: Any, matrix: Any, T: int, columns: int, rank: int
+    memory: Memory, dtype: Any, matrix: Any, columns: int, rank: int
 ) -> None:
+    T = 9
     x = filled(memory, (T, columns), dtype)
     a = filled(memory, (rank, columns), matrix)
     rows = memory.array((T,), np.intp)
@@ -294,8 +295,9 @@ def run_low_rank_products(
 
 
 def run_add_low_rank_changes(
-    memory: Memory, matrix: Any, T: int, columns: int, rank: int
+    memory: Memory, matrix: Any, columns: int, rank: int
 ) -> None:
+    T = 9
     b = filled(memory, (rank, columns), matrix)
     rows = memory.array((T,), np.intp)
     rows[...] = np.arange(T)[::-1]
@@ -303,6 +305,70 @@ def run_add_low_rank_changes(
     adapters = [calls.LowRank(b, b, 0.5, 0, T)]
     out = filled(memory, (T, columns), np.float32)
     calls.add_low_rank_changes(out, rows, adapters, low)
+
+
+_EXPERTS_OF_TOKENS = np.array([[0, 2], [1, 2], [0, 1], [0, 2], [0, 3]])
+
+
+def expert_pairs(memory: Memory) -> tuple[Array, Array]:
+    """Return the pairs of a token and an expert, sorted by expert, and their segments."""
+    flat = _EXPERTS_OF_TOKENS.reshape(-1)
+    pairs = memory.array(flat.shape, np.int32)
+    pairs[...] = np.argsort(flat, kind="stable")
+    counts = np.bincount(flat)
+    segments = memory.array((len(counts), 4), np.intp)
+    for expert, count in enumerate(counts):
+        segments[expert] = expert, counts[:expert].sum(), count, expert
+    return pairs, segments
+
+
+def expert_stack(memory: Memory, shape: Sizes, kind: Any, bias: Any) -> calls.ExpertStack:
+    """Make a matrix and a bias for each of four experts."""
+    count = int(_EXPERTS_OF_TOKENS.max()) + 1
+    structs = calls.weight_bytes([weight_of(memory, shape, kind) for _ in range(count)])
+    weights = memory.array(structs.shape, np.uint8)
+    weights[...] = structs
+    biases = memory.array((count,), np.uintp)
+    for expert in range(count):
+        biases[expert] = filled(memory, shape[:1], bias).ctypes.data
+    return calls.ExpertStack(
+        weights, biases, *shape, bias_code=calls.code(np.empty(0, bias))
+    )
+
+
+def forget_addresses(*stacks: calls.ExpertStack) -> None:
+    """Overwrite the addresses of weights and biases, which differ in each run."""
+    for stack in stacks:
+        stack.weights[...] = 0
+        stack.biases[...] = 0
+
+
+def run_expert_hidden(memory: Memory, x: Any, kind: Any, columns: int, n: int) -> None:
+    pairs, segments = expert_pairs(memory)
+    tokens, A = _EXPERTS_OF_TOKENS.shape
+    gate = expert_stack(memory, (n, columns), kind, x)
+    up = expert_stack(memory, (n, columns), kind, x)
+    rows = filled(memory, (tokens, columns), x)
+    out = memory.array((pairs.size, n), x)
+    calls.expert_hidden(rows, (gate, up), segments, pairs, A, out)
+    forget_addresses(gate, up)
+
+
+def run_expert_outputs(memory: Memory, x: Any, kind: Any, columns: int, n: int) -> None:
+    pairs, segments = expert_pairs(memory)
+    down = expert_stack(memory, (n, columns), kind, x)
+    hidden = filled(memory, (pairs.size, columns), x)
+    weights = filled(memory, _EXPERTS_OF_TOKENS.shape, f32)
+    out = memory.array((len(weights), n), f32)
+    calls.expert_outputs(hidden, weights, down, segments, pairs, out)
+    forget_addresses(down)
+
+
+def run_choose_experts(memory: Memory, T: int, E: int) -> None:
+    A = -(-E // 3)
+    logits, values = (filled(memory, (T, E), f32) for _ in range(2))
+    experts = memory.array((T, A), np.int32)
+    calls.choose_experts(logits, values, experts, memory.array((T, A), f32))
 
 
 def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
@@ -397,6 +463,8 @@ _QUANTIZED_PRODUCTS = [(x, kind, out) for x, _, out in _SAME for kind in _QUANTI
 _INT8_PRODUCTS = [(bf16, Int8(kind), bf16) for kind in _QUANTIZED]
 # The dtype of the operands of attention, and that of the cache.
 _CACHES = ((bf16, bf16), (f32, f32), (bf16, calls.Q8_0))
+# The dtypes of x and of the experts' weights. Block formats are multiplied as by linear.
+_EXPERTS = [(bf16, bf16), (f32, f32), (bf16, f8e4), (f32, f16)]
 _LONG_SPANS = [(8191,), (8193,), (40_001,)]
 _LONG_ROWS = [(33, 1025), (3, 20_003), (1030, 33)]
 
@@ -483,15 +551,18 @@ CASES: dict[str, Case] = {
     "low_rank_products": Case(
         run_low_rank_products,
         [(dtype, dtype) for dtype in ACTIVATIONS],
-        3,
-        [(9, 513, 17), (3, 2048, 5)],
+        2,
+        [(513, 17), (2048, 5)],
     ),
     "add_low_rank_changes": Case(
         run_add_low_rank_changes,
         [(matrix,) for matrix in ACTIVATIONS],
-        3,
-        [(9, 513, 17), (17, 300, 3)],
+        2,
+        [(513, 17), (300, 3)],
     ),
+    "expert_hidden": Case(run_expert_hidden, _EXPERTS, 2, [(1056, 67), (300, 131)]),
+    "expert_outputs": Case(run_expert_outputs, _EXPERTS, 2, [(1056, 67), (300, 131)]),
+    "choose_experts": Case(run_choose_experts, [()], 2, [(40, 128)]),
     "attention": Case(
         run_attention,
         [

@@ -138,6 +138,8 @@ X = ml.Tensor.from_numpy(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64
 IDS = ml.tensor([1, 0], dtype=ml.int32)
 WEIGHT = ml.Tensor.from_numpy(np.eye(64, dtype=np.float32))
 ROW = ml.ones(64)
+STACK = ml.ExpertWeights([WEIGHT])
+EXPERTS = ml.zeros(2, 1, dtype=ml.int32)
 QUANTIZED = ml.quantize(X, ml.int8_block)
 # For each function with an argument `dtype`: a call, and dtypes that it takes.
 FLOATS = (ml.bfloat16, ml.float32)
@@ -161,6 +163,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Sequence[ml.DType]]] = {
     "Tensor.to": (lambda d: X.to(d), ml.DTYPES[:7]),
     "arange": (lambda d: ml.arange(4, dtype=d), ml.DTYPES),
     "cumsum": (lambda d: ml.cumsum(X, 0, d), FLOATS),
+    "expert_hidden": (lambda d: ml.expert_hidden(X, EXPERTS, STACK, STACK, d), FLOATS),
     "eye": (lambda d: ml.eye(3, dtype=d), ml.DTYPES),
     "full": (lambda d: ml.full((2,), 1, d), ml.DTYPES),
     "get_rows": (lambda d: ml.get_rows(X, IDS, d), FLOATS),

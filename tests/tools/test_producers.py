@@ -106,7 +106,7 @@ def test_a_stage_ends_with_links_to_its_places_in_the_explorer():
         f"[its values]({place.format('values')}), "
         f"[the weights of the head]({place.format('attention')})."
     )
-    assert "its values" not in produced("stage 9").split("\n")[-1]  # views of stage 8
+    assert "values&stage=9&layer=0" in produced("stage 9").split("\n")[-1]
     assert "layer" not in produced("stage 2").split("\n")[-1]
 
 

@@ -205,7 +205,7 @@ def expert_hidden(
     experts: Tensor,
     gate: ExpertWeights,
     up: ExpertWeights,
-    dtype: DType | None = None,
+    dtype: DType | str | None = None,
     activation: Activation = "swiglu",
 ) -> Tensor:
     """Apply the gate and up matrices of each token's experts, and the activation.

@@ -25,7 +25,6 @@ from ..layout import Shape, broadcast_shapes, broadcast_strides
 from ..op import op
 from ..quantized import Weight
 from ..tensor import Tensor, allocate
-from .low_rank import add_changes
 
 _PANEL: int = lib.PANEL_TOKENS
 
@@ -221,6 +220,8 @@ def _adapted_linear(
         if adapted.products.isdisjoint(names):
             return linear_transformations(x, weights, dtype, biases)
         results = linear_transformations(x, weights, float32, biases)
+    from .low_rank import add_changes  # only a pass with adapters needs it
+
     add_changes(results, names, kernel_operand(op, x), adapted)
     out_dtype = x._dtype if dtype is None else float_dtype(op, dtype)
     return tuple([result.to(out_dtype) for result in results])

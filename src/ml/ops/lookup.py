@@ -24,7 +24,6 @@ from ..op import op, op_that_changes
 from ..quantized import QuantizedTensor, Weight, copy_rows
 from ..tensor import Array, Tensor, allocate
 from .creation import tensor
-from .low_rank import add_change
 
 
 @op
@@ -100,6 +99,8 @@ def _adapted_rows(
     out[t] = table[ids[t]] + sum over adapters of scale * A[ids[t]] B^T, added in float32,
     rounded once
     """
+    from .low_rank import add_change  # only a pass with adapters needs it
+
     name = table._name
     with adapted_rows(()):  # the look-ups below have no changes
         result = get_rows(table, ids, float32)
