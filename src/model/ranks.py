@@ -440,8 +440,9 @@ def _join(own: OwnWeights, part: LlamaAttention | LlamaFeedForward, letters: str
     """Make a part join the columns of all ranks before and after its last product."""
     project = part.project
 
-    def project_joined(columns: ml.Tensor) -> ml.Tensor:
-        return own.gather(project(own.gather(columns, letters)), "D")
+    def project_joined(columns: ml.Tensor, *choice: ml.Tensor) -> ml.Tensor:
+        """Project the columns; `choice` is that of a feed-forward with experts."""
+        return own.gather(project(own.gather(columns, letters), *choice), "D")
 
     part.project = project_joined  # type: ignore[assignment, method-assign]
 
