@@ -251,6 +251,8 @@ class KeyValueCache(_ReadOnly, Operand):
         size = BLOCK_POSITIONS // GROUP_POSITIONS
         end = target * size
         start = source * size
+        if self.heads == 0:  # as on a rank without key/value heads
+            return
         for x in (self.keys, self.values):
             groups = x.bits().reshape(self.heads, self.capacity // GROUP_POSITIONS, -1)
             groups[:, end : end + size] = groups[:, start : start + size]
@@ -318,7 +320,9 @@ class KeyValueCache(_ReadOnly, Operand):
         K = self.heads
         G = self.capacity // GROUP_POSITIONS
         if not isinstance(self.dtype, BlockDType):
-            words = self.keys.bits().view(np.uint8).reshape(K, G, -1, GROUP_POSITIONS, 4)
+            count = self.head_dim * self.dtype.itemsize // 4
+            keys = self.keys.bits().view(np.uint8)
+            words = keys.reshape(K, G, count, GROUP_POSITIONS, 4)
             return [words.transpose(1, 3, 0, 2, 4)]
         codes, scales = self._block_views(self.keys)
         by_position = codes.reshape(K, G, self.head_dim, GROUP_POSITIONS)
@@ -329,7 +333,9 @@ class KeyValueCache(_ReadOnly, Operand):
         K = self.heads
         G = self.capacity // GROUP_POSITIONS
         if not isinstance(self.dtype, BlockDType):
-            rows = self.values.bits().view(np.uint8).reshape(K, G, GROUP_POSITIONS, -1)
+            nbytes = self.head_dim * self.dtype.itemsize
+            values = self.values.bits().view(np.uint8)
+            rows = values.reshape(K, G, GROUP_POSITIONS, nbytes)
             return [rows.transpose(1, 2, 0, 3)]
         codes, scales = self._block_views(self.values)
         by_position = codes.reshape(K, G, GROUP_POSITIONS, self.head_dim)
@@ -342,7 +348,9 @@ class KeyValueCache(_ReadOnly, Operand):
         """
         groups = x.bits()
         size = GROUP_POSITIONS * self.head_dim
-        shape = (*groups.shape[:2], -1, GROUP_POSITIONS, CACHE_Q8_0.scales.itemsize)
+        blocks = self.head_dim // CACHE_Q8_0.block_size
+        nbytes = CACHE_Q8_0.scales.itemsize
+        shape = (*groups.shape[:2], blocks, GROUP_POSITIONS, nbytes)
         scales = groups[..., size:].reshape(shape)
         return groups[..., :size], scales.transpose(1, 3, 0, 2, 4)
 

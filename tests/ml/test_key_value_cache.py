@@ -168,6 +168,14 @@ def test_sequences_in_blocks_have_the_bits_of_contiguous_ones(dtype):
         np.testing.assert_array_equal(values.numpy(), xv.numpy()[at : at + 1])
 
 
+@pytest.mark.parametrize("dtype", [ml.bfloat16, "q8_0"])
+def test_a_rank_without_heads_has_an_empty_cache(dtype):
+    cache = ml.KeyValueCache(2 * BLOCK, 0, 32, dtype)
+    cache.copy_block(1, 0)
+    assert [x.shape for x in cache.rows(0, 3)] == [(3, 0, 32)] * 2
+    assert cache.stored_rows(0, 3).size == 0
+
+
 def test_a_block_is_copied_whole():
     cache = ml.KeyValueCache(3 * BLOCK, K, h, ml.bfloat16)
     fill(cache, [(0, 3 * BLOCK, [0, 1, 2])], ml.bfloat16, 5)

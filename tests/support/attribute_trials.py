@@ -422,24 +422,32 @@ def public_attributes(subject: object) -> list[str]:
     for name in dir(subject):
         own = name in getattr(subject, "__dict__", {})
         if not name.startswith("_") and (
-            own or not callable(getattr(subject, name, None))
+            own or not callable(value_of(subject, name, None))
         ):
             names.append(name)
     return names
 
 
+def value_of(subject: object, name: str, default: object) -> Any:
+    """Return the value of an attribute; the default if it has none or refuses to."""
+    try:
+        return getattr(subject, name)
+    except Exception:
+        return default
+
+
 def run_trials(name: str, trials: Trials) -> None:
     """Run the trials of a class; the file descriptor 1 has each before it runs."""
     for attribute in public_attributes(trials.make()):
-        before = getattr(trials.make(), attribute, None)
+        before = value_of(trials.make(), attribute, None)
         for label, change in _changes(attribute, before):
             subject = trials.make()
-            value = getattr(subject, attribute, None)
+            value = value_of(subject, attribute, None)
             os.write(1, f"{name}: {label}\n".encode())
             with suppress(Exception):
                 change(subject)
                 value = _CHANGED
-            if getattr(subject, attribute, _CHANGED) is value:
+            if value_of(subject, attribute, _CHANGED) is value:
                 continue  # refused
             with suppress(Exception):
                 trials.use(subject)
