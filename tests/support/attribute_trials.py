@@ -430,10 +430,9 @@ def public_attributes(subject: object) -> list[str]:
 
 def value_of(subject: object, name: str, default: object) -> Any:
     """Return the value of an attribute; the default if it has none or refuses to."""
-    try:
+    with suppress(Exception):
         return getattr(subject, name)
-    except Exception:
-        return default
+    return default
 
 
 def run_trials(name: str, trials: Trials) -> None:
