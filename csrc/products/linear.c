@@ -697,7 +697,7 @@ static void pack_segment(void *work, ptrdiff_t number, int thread)
         .set = expert_set(pass, segment, form), .parts = &part, .form = form};
     char *rows =
         pass->threads + thread * expert_thread_bytes(in) + thread_bytes(in) + EXPERT_SUMS_BYTES;
-    if (reads_rows(segment->count, pass->x_type, weight->type, form))
+    if (in == 0 || reads_rows(segment->count, pass->x_type, weight->type, form))
         return;
     if (pass->x_rows == 1 && number > 0)
         return;
