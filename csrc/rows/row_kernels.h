@@ -290,16 +290,6 @@ static inline const float *lanes_of_row(float *restrict block, const void *row, 
     return block;
 }
 
-/* Prefetches elements that are read soon. They may be beyond the end of a row or of the memory,
- * because a prefetch never fails. */
-static inline void prefetch_elements(const void *x, ElementType type, ptrdiff_t index,
-                                     ptrdiff_t count)
-{
-    const uintptr_t start = (uintptr_t)x + (uintptr_t)(index * type_bytes(type));
-    for (ptrdiff_t byte = 0; byte < count * type_bytes(type); byte += LINE)
-        __builtin_prefetch((const void *)(start + (uintptr_t)byte));
-}
-
 /* low[t * stride + r] = sum over i of x[rows[t], i] * a[r, i], in 16 lanes, for at most
  * LOW_RANK_TOKENS tokens and LOW_RANK_ROWS rows of A. */
 static inline void low_rank_products_span(float *low, ptrdiff_t stride, const void *x,
@@ -318,8 +308,6 @@ static inline void low_rank_products_span(float *low, ptrdiff_t stride, const vo
                 of_a[r] =
                     lanes_of_row(a_blocks[r], element_at(a, a_type, r * in), start, count, a_type);
         }
-        for (ptrdiff_t r = 0; r < a_rows; r++)
-            prefetch_elements(a, a_type, r * in + start + 2 * BLOCK, count);
         for (ptrdiff_t t = 0; t < tokens; t++) {
             const void *token = element_at(x, x_type, rows[t] * in);
             const float *of_x = lanes_of_row(x_block, token, start, count, x_type);
@@ -351,7 +339,6 @@ static inline void low_rank_changes_span(float *out, ptrdiff_t columns, const pt
     memset(sums, 0, (size_t)tokens * sizeof sums[0]);
     for (ptrdiff_t r = 0; r < rank; r++) {
         const void *row = element_at(b, b_type, r * columns);
-        prefetch_elements(row, b_type, BLOCK, n);
         const float *of_b = lanes_of_row(b_block, row, 0, n, b_type);
         for (ptrdiff_t t = 0; t < tokens; t++) {
             const float scaled = factor * low[t * rank + r];
