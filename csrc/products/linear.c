@@ -480,18 +480,18 @@ static void cut_units(LinearPass *pass)
     pass->groups = ceil_div(pass->tokens, pass->group_tokens);
 }
 
-static pack_function packer(const LinearPass *pass)
+/* The function that packs panels for a product of some form with a weight. */
+static pack_function packer(const KernelSet *set, const Weight *weight, Form form)
 {
-    const ProductKernels *kernels = pass->set->products;
-    const Weight *weight = &pass->parts->weight;
-    switch (pass->form) {
+    const ProductKernels *kernels = set->products;
+    switch (form) {
     case FORM_BFLOAT16:
     case FORM_FLOAT32: break;
     case FORM_INTEGERS: return kernels->many[weight->activations][weight->type]->pack;
     case FORM_FEW_INTEGERS: return kernels->few[weight->activations][weight->type]->pack;
-    case FORM_MATRIX: return matrix_product(pass->set, weight)->pack;
+    case FORM_MATRIX: return matrix_product(set, weight)->pack;
     }
-    return kernels->pack[pass->form];
+    return kernels->pack[form];
 }
 
 static void pack_panel(void *work, ptrdiff_t panel, int thread)
@@ -499,7 +499,7 @@ static void pack_panel(void *work, ptrdiff_t panel, int thread)
     (void)thread;
     const LinearPass *pass = work;
     const ptrdiff_t x_stride = pass->in * type_bytes(pass->x_type), t = panel * pass->panel_tokens;
-    const pack_function pack = packer(pass);
+    const pack_function pack = packer(pass->set, &pass->parts->weight, pass->form);
     pack(pass->panels + panel * pass->panel_floats, pass->x + t * x_stride, x_stride,
          (int)min_size(pass->panel_tokens, pass->tokens - t), pass->in, pass->x_type);
 }
@@ -692,21 +692,19 @@ static void pack_segment(void *work, ptrdiff_t number, int thread)
     const Weight *weight = pass->matrix->weights;
     const Form form = expert_form(pass, segment);
     const ptrdiff_t in = pass->matrix->in, bytes = in * type_bytes(pass->x_type);
-    const LinearPart part = {.weight = *weight};
-    const LinearPass packed = {
-        .set = expert_set(pass, segment, form), .parts = &part, .form = form};
-    char *rows =
-        pass->threads + thread * expert_thread_bytes(in) + thread_bytes(in) + EXPERT_SUMS_BYTES;
     if (in == 0 || reads_rows(segment->count, pass->x_type, weight->type, form))
         return;
     if (pass->x_rows == 1 && number > 0)
         return;
+    const pack_function pack = packer(expert_set(pass, segment, form), weight, form);
+    char *rows =
+        pass->threads + thread * expert_thread_bytes(in) + thread_bytes(in) + EXPERT_SUMS_BYTES;
     for (ptrdiff_t t = 0; t < segment->count; t += PANEL_TOKENS) {
         const int tokens = (int)min_size(PANEL_TOKENS, segment->count - t);
         for (int row = 0; row < tokens; row++)
             memcpy(rows + row * bytes, expert_row(pass, segment->first + t + row), (size_t)bytes);
-        packer (&packed)(pass->panels + (segment->panel + t / PANEL_TOKENS) * panel_room(in), rows,
-                         bytes, tokens, in, pass->x_type);
+        pack(pass->panels + (segment->panel + t / PANEL_TOKENS) * panel_room(in), rows, bytes,
+             tokens, in, pass->x_type);
     }
 }
 
