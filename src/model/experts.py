@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import ml
+from ..checkpoint.names import expert_rows
 from ..checkpoint.params import ANY, BOOLEAN, Rule, integer_in
 from ..trace import mark
 from .args import ModelArgs
@@ -36,6 +37,16 @@ EXPERT_KEYS: dict[str, Rule] = {
 """The rules for the keys of experts in `config.json`."""
 
 
+MLP_EXPERTS = expert_rows(
+    "mlp.experts.{expert}.gate_proj",
+    "mlp.experts.{expert}.down_proj",
+    "mlp.experts.{expert}.up_proj",
+)
+"""The table rows for experts whose matrices have the names of a Llama feed-forward."""
+NORM_KEYS: dict[str, Rule] = {"norm_topk_prob": BOOLEAN}
+"""The rule for the key that divides the weights of a token's experts by their sum."""
+
+
 def expert_fields(values: Mapping[str, Any], default_count: int) -> dict[str, Any]:
     """Return the args fields for the experts of a `config.json`.
 
@@ -49,6 +60,25 @@ def expert_fields(values: Mapping[str, Any], default_count: int) -> dict[str, An
     return {
         "n_experts": counts.pop() if counts else default_count,
         "n_active_experts": values["num_experts_per_tok"],
+    }
+
+
+def normalized_expert_fields(
+    values: Mapping[str, Any], default_count: int
+) -> dict[str, Any]:
+    """Return `expert_fields`, and the field for `norm_topk_prob`."""
+    return {
+        **expert_fields(values, default_count),
+        "has_shares_of_all": not values["norm_topk_prob"],
+    }
+
+
+def normalized_expert_keys(args: ModelArgs) -> dict[str, object]:
+    """Return the `config.json` keys of experts, with `norm_topk_prob`."""
+    return {
+        "num_experts": args.n_experts,
+        "num_experts_per_tok": args.n_active_experts,
+        "norm_topk_prob": not args.has_shares_of_all,
     }
 
 

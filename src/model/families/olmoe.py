@@ -13,17 +13,20 @@ from ...checkpoint.hugging_face_config import (
     ConfigSchema,
     HuggingFaceConfig,
 )
-from ...checkpoint.names import expert_rows, with_experts
-from ...checkpoint.params import BOOLEAN, off
+from ...checkpoint.names import with_experts
+from ...checkpoint.params import off
 from ..args import ModelArgs
 from ..errors import mismatch
 from ..experts import (
     EXPERT_KEYS,
     GGUF_EXPERTS,
+    MLP_EXPERTS,
+    NORM_KEYS,
     MixtureOfExperts,
-    expert_fields,
     gguf_expert_fields,
     gguf_expert_keys,
+    normalized_expert_fields,
+    normalized_expert_keys,
 )
 from ..llama import LlamaTransformer, LlamaTransformerBlock
 from . import Family
@@ -54,10 +57,8 @@ class _Olmoe(Family):
         },
         rules=ATTENTION_BIAS
         | EXPERT_KEYS
-        | {
-            "norm_topk_prob": BOOLEAN,
-            "clip_qkv": off("clipped queries, keys and values"),
-        },
+        | NORM_KEYS
+        | {"clip_qkv": off("clipped queries, keys and values")},
     )
     gguf = GgufSchema(
         "olmoe",
@@ -67,34 +68,17 @@ class _Olmoe(Family):
         has_own_output=True,
         heads_fill_dim=True,
     )
-    layer_rows = with_experts(
-        "mlp.gate",
-        expert_rows(
-            "mlp.experts.{expert}.gate_proj",
-            "mlp.experts.{expert}.down_proj",
-            "mlp.experts.{expert}.up_proj",
-        ),
-        *ROW_NORMS,
-    )
+    layer_rows = with_experts("mlp.gate", MLP_EXPERTS, *ROW_NORMS)
     transformer = OlmoeTransformer
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
-        values: Any = config.values
-        return {
-            **expert_fields(values, default_count=64),
-            "has_shares_of_all": not values["norm_topk_prob"],
-        }
+        return normalized_expert_fields(config.values, default_count=64)
 
     def fields_of_gguf(self, config: GgufConfig) -> dict[str, Any]:
         return gguf_expert_fields(config.given) | {"has_shares_of_all": True}
 
     def config_keys(self, args: ModelArgs) -> dict[str, object]:
-        return {
-            "num_experts": args.n_experts,
-            "num_experts_per_tok": args.n_active_experts,
-            "norm_topk_prob": not args.has_shares_of_all,
-            "attention_bias": "wq" in args.biases,
-        }
+        return normalized_expert_keys(args) | {"attention_bias": "wq" in args.biases}
 
     def gguf_keys(self, args: ModelArgs) -> dict[str, Any]:
         return gguf_expert_keys(args)

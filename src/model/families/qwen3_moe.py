@@ -12,17 +12,20 @@ from ...checkpoint.hugging_face_config import (
     ConfigSchema,
     HuggingFaceConfig,
 )
-from ...checkpoint.names import expert_rows, with_experts
-from ...checkpoint.params import BOOLEAN, SIZE, off, one_of, value_of
+from ...checkpoint.names import with_experts
+from ...checkpoint.params import SIZE, off, one_of, value_of
 from ..args import ModelArgs
 from ..errors import mismatch
 from ..experts import (
     EXPERT_KEYS,
     GGUF_EXPERTS,
+    MLP_EXPERTS,
+    NORM_KEYS,
     MixtureOfExperts,
-    expert_fields,
     gguf_expert_fields,
     gguf_expert_keys,
+    normalized_expert_fields,
+    normalized_expert_keys,
 )
 from . import Family
 from .qwen3 import HEAD_NORMS, Qwen3Block, Qwen3Transformer
@@ -54,11 +57,11 @@ class _Qwen3Moe(Family):
         },
         rules=ATTENTION_BIAS
         | EXPERT_KEYS
+        | NORM_KEYS
         | {
             "sliding_window": SIZE,  # not used without the next key
             "use_sliding_window": one_of(False),
             "moe_intermediate_size": SIZE,
-            "norm_topk_prob": BOOLEAN,
             "decoder_sparse_step": one_of(1),
             "mlp_only_layers": off("layers without experts"),
         },
@@ -66,22 +69,13 @@ class _Qwen3Moe(Family):
     gguf = GgufSchema(
         "qwen3moe", "halves", rules=GGUF_EXPERTS | {_GGUF_DIM: SIZE}, biases=()
     )
-    layer_rows = with_experts(
-        "mlp.gate",
-        expert_rows(
-            "mlp.experts.{expert}.gate_proj",
-            "mlp.experts.{expert}.down_proj",
-            "mlp.experts.{expert}.up_proj",
-        ),
-        *HEAD_NORMS,
-    )
+    layer_rows = with_experts("mlp.gate", MLP_EXPERTS, *HEAD_NORMS)
     transformer = Qwen3ExpertsTransformer
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
         values: Any = config.values
         return {
-            **expert_fields(values, default_count=128),
-            "has_shares_of_all": not values["norm_topk_prob"],
+            **normalized_expert_fields(values, default_count=128),
             "ffn_dim": values["moe_intermediate_size"],
         }
 
@@ -92,11 +86,8 @@ class _Qwen3Moe(Family):
         }
 
     def config_keys(self, args: ModelArgs) -> dict[str, object]:
-        return {
+        return normalized_expert_keys(args) | {
             "moe_intermediate_size": args.ffn_dim,
-            "num_experts": args.n_experts,
-            "num_experts_per_tok": args.n_active_experts,
-            "norm_topk_prob": not args.has_shares_of_all,
             "attention_bias": "wq" in args.biases,
         }
 
