@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..inference import PromptError
-from ..inference.vectors import load_vector, missing_key, read_arrays, save_arrays
+from ..inference.vectors import load_vector, read_array, save_arrays
 from ..model import Intervention, InterventionError, Interventions, Model
 from ..model.interventions import parse_intervention
 from ..untrusted import check_writable
@@ -102,10 +102,7 @@ def _parsed(flag: str, model: Model, text: str) -> Intervention:
 def _read_array(text: str) -> np.ndarray[Any, Any]:
     """Return the tensor that `FILE:KEY` names."""
     path, _, key = text.rpartition(":")
-    _, arrays = read_arrays(Path(path))
-    if key not in arrays:
-        raise PromptError(missing_key(Path(path), key, arrays))
-    return arrays[key]
+    return read_array(Path(path), key)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from ..drawing.heat_map import heat_map_lines, heat_map_svg
 from ..inference import PromptError, SamplingArgs
 from ..inference.patching import scan_ablations, scan_patches
 from ..inference.vectors import save_vectors, steering_vectors
+from ..model.places import feed_forward_address, head_address
 from ..tokenizer import Tokenizer
 from ..untrusted import check_writable, label_of
 from .answer import token_text
@@ -111,9 +112,9 @@ def report_patches(options: Options, console: Console) -> None:
     console.report("")
     rows = [
         *_largest(scan.residual, lambda layer, at: f"x[layer {layer}]@{at} {texts[at]}"),
-        *_largest(scan.heads, lambda layer, at: f"layers.{layer}.attention.heads[{at}]"),
+        *_largest(scan.heads, head_address),
         *_largest(
-            scan.feed_forward[:, None], lambda layer, _: f"layers.{layer}.feed_forward"
+            scan.feed_forward[:, None], lambda layer, _: feed_forward_address(layer)
         ),
     ]
     rows.sort(key=lambda row: -abs(float(row[1])))
@@ -164,8 +165,8 @@ def report_ablations(options: Options, console: Console) -> None:
     console.report("")
 
     def name(layer: int, at: int) -> str:
-        part = "feed_forward" if at == heads else f"attention.heads[{at}]"
-        return f"layers.{layer}.{part}"
+        is_head = at < heads
+        return head_address(layer, at) if is_head else feed_forward_address(layer)
 
     largest = _largest(table, name)
     rows = [(place, f"{float(rise):+.4f}") for place, rise in largest]

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..model import InferenceContext, Intervention, Model, intervene
+from ..model.places import feed_forward_address, head_address, residual_address
 from .errors import PromptError
 from .perplexity import score_chunks
 
@@ -68,16 +69,6 @@ class AblationScan:
     tokens: int
 
 
-def head_address(layer: int, head: int) -> str:
-    """Return the address of a head's output."""
-    return f"layers.{layer}.attention.heads[{head}]"
-
-
-def feed_forward_address(layer: int) -> str:
-    """Return the address of a feed-forward's output."""
-    return f"layers.{layer}.feed_forward"
-
-
 def scan_patches(
     model: Model,
     ids: Sequence[int],
@@ -102,7 +93,7 @@ def scan_patches(
     L = model.args.n_layers
     H = model.args.n_heads
     T = len(ids)
-    of_layers = [f"layers.{layer}.x" for layer in range(L)]
+    of_layers = [residual_address(layer) for layer in range(L)]
     of_heads = [f"layers.{layer}.attention.heads" for layer in range(L)]
     of_feed_forward = [feed_forward_address(layer) for layer in range(L)]
     paths = [*of_layers, *of_heads, *of_feed_forward]

@@ -19,18 +19,15 @@ import numpy as np
 from ..checkpoint.safetensors import SafetensorsFile
 from ..checkpoint.safetensors_writer import NewTensor, TensorWriter, safetensors_head
 from ..model import InferenceContext, Intervention, Model, intervene
+from ..model.places import residual_address
 from ..untrusted import label_of
 from .errors import PromptError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-# The key of a file's metadata that contains the layer to which the vector is added.
+# In a file, a layer's vector has the address of the layer's residual stream as its name.
+# The key of the metadata that contains the layer to which the vector is added:
 _LAYER = "layer"
-
-
-def key_of_layer(layer: int) -> str:
-    """Return the name of a layer's vector in a file, which is also its address."""
-    return f"layers.{layer}.x"
 
 
 def mean_residuals(model: Model, texts: Sequence[Sequence[int]]) -> Array:
@@ -53,7 +50,8 @@ def mean_residuals(model: Model, texts: Sequence[Sequence[int]]) -> Array:
         if len(ids) < 2:
             rule = "each text must have at least 2 tokens"
             raise PromptError(f"[vectors] {rule}: got {len(ids)}")
-        records = [Intervention.record(model, key_of_layer(layer)) for layer in range(L)]
+        addresses = [residual_address(layer) for layer in range(L)]
+        records = [Intervention.record(model, address) for address in addresses]
         context = InferenceContext(model.args, len(ids))
         with intervene(model, *records):
             model.transformer.forward(context, ids)
@@ -91,7 +89,7 @@ def save_vectors(path: Path, vectors: Array, layer: int) -> None:
         vectors: The vectors.
         layer: The layer to which `load_vector` adds its vector.
     """
-    arrays = {key_of_layer(at): vector for at, vector in enumerate(vectors)}
+    arrays = {residual_address(at): vector for at, vector in enumerate(vectors)}
     save_arrays(path, arrays, {_LAYER: str(layer)})
 
 
@@ -111,33 +109,37 @@ def load_vector(
         PromptError: If the file contains no vector of the layer.
         InterventionError: If the vector does not fit the model.
     """
-    metadata, arrays = read_arrays(path)
+    source = SafetensorsFile(path)
     if layer is None:
-        named = metadata.get(_LAYER, "")
+        named = source.metadata.get(_LAYER, "")
         if not named.isdecimal():
             found = named or "nothing"
             rule = f"{label_of(path)}: metadata.{_LAYER}: expected a layer"
             raise PromptError(f"{rule}, got {ascii(found)[:80]}")
         layer = int(named)
-    key = key_of_layer(layer)
-    if key not in arrays:
-        raise PromptError(missing_key(path, key, arrays))
-    vector = arrays[key] * np.float32(scale)
+    key = residual_address(layer)
+    vector = _array_of(source, path, key) * np.float32(scale)
     return Intervention.add(model, key, vector, f"{scale:g}*{path.name}:{key}")
 
 
-def read_arrays(path: Path) -> tuple[Mapping[str, str], dict[str, Array]]:
-    """Return the metadata of a safetensors file, and its tensors as float32 arrays.
+def read_array(path: Path, key: str) -> Array:
+    """Return a tensor of a safetensors file as a float32 array.
 
     Raises:
         CheckpointError: If the file is damaged.
+        PromptError: If the file has no tensor of this name; the message lists its names.
     """
-    source = SafetensorsFile(path)
-    arrays = {
-        name: entry.make().numpy().astype(np.float32)
-        for name, entry in source.entries.items()
-    }
-    return source.metadata, arrays
+    return _array_of(SafetensorsFile(path), path, key)
+
+
+def _array_of(source: SafetensorsFile, path: Path, key: str) -> Array:
+    if key not in source.entries:
+        names = ", ".join(sorted(source.entries)[:20])
+        shown = ascii(key)[:80]
+        rule = f"{label_of(path)}: {shown}: expected one of {names}, got another"
+        raise PromptError(rule)
+    array: Array = source.entries[key].make().numpy().astype(np.float32)
+    return array
 
 
 def save_arrays(
@@ -155,9 +157,3 @@ def save_arrays(
     with TensorWriter(path, head, places) as writer:
         for name, array in arrays.items():
             writer.write(name, np.ascontiguousarray(array, "<f4").tobytes())
-
-
-def missing_key(path: Path, key: str, arrays: Mapping[str, Array]) -> str:
-    """Return the message for a file without a tensor, which lists its tensors."""
-    names = ", ".join(sorted(arrays)[:20])
-    return f"{label_of(path)}: {ascii(key)[:80]}: expected one of {names}, got another"

@@ -153,6 +153,21 @@ class Address:
         return tuple(shape)
 
 
+def residual_address(layer: int) -> str:
+    """Return the address of the residual stream after a layer."""
+    return f"layers.{layer}.x"
+
+
+def head_address(layer: int, head: int) -> str:
+    """Return the address of a head's output."""
+    return f"layers.{layer}.attention.heads[{head}]"
+
+
+def feed_forward_address(layer: int) -> str:
+    """Return the address of a feed-forward's output."""
+    return f"layers.{layer}.feed_forward"
+
+
 def valid_names(layers: int) -> str:
     """Return a list of the names that addresses may have, for messages."""
     paths = ", ".join(place.path for place in PLACES if place.path)

@@ -10,7 +10,7 @@ from src.cli.arguments import parse_arguments
 from src.cli.commands import run_command
 from src.cli.console import UsageError
 from src.inference import InferenceEngine, SamplingArgs
-from src.inference.vectors import read_arrays, save_arrays
+from src.inference.vectors import read_array, save_arrays
 from src.model import Intervention, load_model
 from src.model.sources import BUNDLED_MODEL
 from tests.cli.conftest import reply, session_of
@@ -63,7 +63,7 @@ def test_a_prompt_runs_with_changes_and_its_log_names_them(run, tmp_path: Path) 
     assert f"interventions {HEAD}*=-2, x[layer 1]@2*=0.5" in text
     assert f"changed = {HEAD}*=-2" in text
     assert f"changes {HEAD}*=-2" in done.stderr.decode()
-    array = read_arrays(saved)[1]["x[layer 2]"]
+    array = read_array(saved, "x[layer 2]")
     again = Intervention.record(model, "x[layer 2]")
     expected(flip, half, again)
     assert (array == again.recorded).all()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from src.checkpoint.safetensors import SafetensorsFile
 from src.cli.arguments import parse_arguments
-from src.inference.vectors import read_arrays
 
 QUESTION = "My name is Tom. What is my name?"
 
@@ -23,7 +23,7 @@ def test_a_vector_is_made_of_two_files_and_used(run, tmp_path: Path) -> None:
     lines = done.stdout.decode().splitlines()
     assert lines[1].split() == ["texts", "2", "towards,", "1", "away"]
     assert lines[2].split() == ["layer", "1", "of", "4"]
-    assert read_arrays(vector)[0]["layer"] == "1"
+    assert SafetensorsFile(vector).metadata["layer"] == "1"
     ask = ("-p", "Hi", "-n", "8", "--temperature", "0", "-q")
     plain = run(*ask).stdout
     assert run(*ask, "--vector", f"{vector}:0").stdout == plain

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from src.checkpoint.safetensors import SafetensorsFile
 from src.inference import PromptError
 from src.inference.vectors import (
     load_vector,
     mean_residuals,
-    read_arrays,
+    read_array,
     save_arrays,
     save_vectors,
     steering_vectors,
@@ -56,9 +57,8 @@ def test_a_saved_vector_is_added_at_its_layer(model: Model, tmp_path: Path) -> N
     vectors = steering_vectors(model, TOWARDS, AWAY)
     path = tmp_path / "v.safetensors"
     save_vectors(path, vectors, layer=1)
-    metadata, arrays = read_arrays(path)
-    assert metadata["layer"] == "1"
-    assert (arrays["layers.2.x"] == vectors[2]).all()
+    assert SafetensorsFile(path).metadata["layer"] == "1"
+    assert (read_array(path, "layers.2.x") == vectors[2]).all()
     steered = load_vector(model, path, 0.5)
     assert steered.text == "layers.1.x+=0.5*v.safetensors:layers.1.x"
     ids = TOWARDS[0]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src.inference.vectors import read_arrays, save_arrays
+from src.checkpoint.safetensors import SafetensorsFile
+from src.inference.vectors import read_array, save_arrays
 from src.model import InferenceContext, Intervention, Model, intervene, load_model
 from src.model.saving import save_quantized
 
@@ -26,9 +27,10 @@ def directory(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("float32") / "smollm2"
     save_quantized(smollm2, place, None, dequantize=True)
     weights = place / "model.safetensors"
-    metadata, arrays = read_arrays(weights)
+    source = SafetensorsFile(weights)
+    arrays = {name: read_array(weights, name) for name in source.entries}
     weights.unlink()
-    save_arrays(weights, arrays, metadata | {"format": "pt"})
+    save_arrays(weights, arrays, source.metadata | {"format": "pt"})
     config = place / "config.json"
     values = json.loads(config.read_text("utf-8"))
     config.write_text(json.dumps(values | {"torch_dtype": "float32"}), "utf-8")
