@@ -10,6 +10,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,21 @@ def main() -> None:
             pool.run(parts)
             if number:
                 seconds[name].append(time.perf_counter() - started)
+    report(seconds, directory)
+
+
+def report(seconds: Mapping[str, Sequence[float]], directory: Path) -> None:
+    """Print the median of each kind of pass, and its ratio over "without" in its round.
+
+    The last line is JSON.
+    """
     base = seconds["without"]
     record: dict[str, Any] = {"isa": ml.build_info()["isa"], "model": str(directory)}
     for name, values in seconds.items():
         ratios = [value / plain for value, plain in zip(values, base, strict=True)]
         record[name] = statistics.median(values)
         record[f"{name} ratio"] = statistics.median(ratios)
-        print(f"{name:10} {record[name] * 1e3:8.1f} ms  {record[f'{name} ratio']:.3f}")
+        print(f"{name:10} {record[name] * 1e3:8.2f} ms  {record[f'{name} ratio']:.3f}")
     print(json.dumps(record))
 
 

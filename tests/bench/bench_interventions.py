@@ -6,15 +6,13 @@ are interleaved, the median of the rounds counts, and ratios are those of steps 
 same round. The last line is JSON.
 """
 
-import json
-import statistics
 import time
 
 import numpy as np
 
-from src import ml
 from src.model import InferenceContext, Intervention, Model, intervene, load_model
 
+from .bench_adapters import report
 from .bench_batch import prompt
 from .shapes import CHECKPOINT, find_checkpoint, read_options
 
@@ -38,15 +36,7 @@ def main() -> None:
                 forward(context, [number + 1], PROMPT)
             if number:
                 seconds[name].append(time.perf_counter() - started)
-    base = seconds["without"]
-    record: dict[str, object] = {"isa": ml.build_info()["isa"], "model": str(directory)}
-    for name, values in seconds.items():
-        ratios = [value / plain for value, plain in zip(values, base, strict=True)]
-        record[name] = statistics.median(values)
-        record[f"{name} ratio"] = statistics.median(ratios)
-        milliseconds = statistics.median(values) * 1e3
-        print(f"{name:10} {milliseconds:8.2f} ms  {statistics.median(ratios):.3f}")
-    print(json.dumps(record))
+    report(seconds, directory)
 
 
 def ten_of(model: Model) -> list[Intervention]:
