@@ -244,7 +244,7 @@ INLINE vec load_scales(const char *at)
 }
 
 /* Computes the chains of `rows` rows of a panel with `groups` groups of 16 keys in q8_0. The
- * products of codes and scales are exact, so the chains are those of float32 keys. */
+ * products of codes and scales are exact, so the chains have the bits of float32 keys. */
 INLINE void code_tile(const int rows, const int groups, const float *panel, const char *codes,
                       const char *scales, ptrdiff_t elements, ptrdiff_t group_bytes, float *sums)
 {

@@ -853,7 +853,7 @@ void expert_hidden(void *out, void *scratch, const void *x, const ExpertMatrix *
  *   down     [E, rows, in]  of one type, and with the same activations
  *   out      [T, rows]      float32
  *
- * The other arguments are those of expert_hidden. Threads take rows of the matrices of all experts,
+ * See expert_hidden for the other arguments. Threads take rows of the matrices of all experts,
  * so that no two threads add to the same element.
  */
 void expert_outputs(float *out, void *scratch, const void *hidden, const float *weights,
