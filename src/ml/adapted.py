@@ -178,9 +178,9 @@ class _Active(threading.local):
     """The adapted rows of a thread.
 
     Attributes:
-        rows: Those of the pass that runs, or None.
-        latest: Those of the latest pass, or None if it had no adapters. The steps of
-            the same requests use them again.
+        rows: The adapted rows of the pass that runs, or None.
+        latest: The adapted rows of the latest pass that had adapters. The steps of the
+            same requests use them again, also if other passes run between these steps.
     """
 
     rows: AdaptedRows | None = None
@@ -201,9 +201,9 @@ def _adapted_rows(
     """Return the adapted rows of some parts, or None if no part has adapters."""
     if not any(adapters for _, _, adapters in parts):
         return None
-    latest = active.latest
-    is_repeated = latest is not None and [*latest.parts] == [*parts]
-    return latest if is_repeated else AdaptedRows(parts)
+    if active.latest is None or [*active.latest.parts] != [*parts]:
+        active.latest = AdaptedRows(parts)
+    return active.latest
 
 
 @contextmanager
@@ -216,9 +216,7 @@ def adapted_rows(
         parts: See `AdaptedRows`. If no part has adapters, the ops run as without them.
     """
     before = active.rows
-    if parts:
-        active.latest = _adapted_rows(parts)
-    active.rows = active.latest if parts else None
+    active.rows = _adapted_rows(parts)
     try:
         yield active.rows
     finally:
