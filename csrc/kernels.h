@@ -169,9 +169,11 @@ typedef struct LowRankChange {
 /* A result that changes, and its changes in the order in which they are added. */
 typedef struct LowRankResult {
     float *out;             /* [T, columns] */
+    void *rounded;          /* [T, columns], the changed result in another type, or NULL */
     ptrdiff_t columns;      /* elements per token */
     ptrdiff_t first_change; /* the first of its changes */
     ptrdiff_t changes;      /* their number */
+    ElementType rounded_type;
 } LowRankResult;
 
 /* dispatch.c: isa_available returns whether this build and this machine can run an instruction set.
@@ -285,10 +287,10 @@ void low_rank_products(float *low, const void *x, const ptrdiff_t *rows,
                        const LowRankProduct *products, ptrdiff_t count, ptrdiff_t in,
                        ElementType x_type, int threads);
 
-/* low_rank.c: adds the products of the matrices B of adapters and `low` to results. */
+/* low_rank.c: adds the products of the matrices B of adapters and `low` to results of T tokens. */
 void add_low_rank_changes(const LowRankResult *results, ptrdiff_t count,
                           const LowRankChange *changes, const float *low, const ptrdiff_t *rows,
-                          int threads);
+                          ptrdiff_t T, int threads);
 
 /* attention.c: returns the bytes of scratch that attention needs for these sizes. */
 ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
@@ -344,9 +346,12 @@ enum {
     /* Minimum number of elements per thread: fewer are not worth the microsecond that opening a
      * parallel region takes. */
     ELEMENTS_PER_THREAD = 16384,
-    /* Rows of the matrix A of an adapter, and tokens, whose products are computed together. */
+    /* Rows of the matrices A and B^T of an adapter, and tokens, whose products are computed
+     * together. */
     LOW_RANK_ROWS = 4,
-    LOW_RANK_TOKENS = 8
+    LOW_RANK_TOKENS = 8,
+    /* Elements of a result that a thread changes at a time. */
+    LOW_RANK_SPAN = 512
 };
 
 /* The kernels of one block format that work on spans of elements. */

@@ -13,10 +13,6 @@
 #include "kernels.h"
 
 enum {
-    /* Elements of a result that a thread changes at a time. */
-    CHANGED_SPAN = 1024,
-    /* Elements of it that a kernel changes at a time: BLOCK of row_kernels.h. */
-    CHANGED_BLOCK = 256,
     /* Number of multiply-adds for which another thread pays off. */
     LOW_RANK_PER_THREAD = 64 * 1024
 };
@@ -89,6 +85,7 @@ typedef struct LowRankOutputs {
     const LowRankChange *changes;
     const float *low;
     const ptrdiff_t *rows;
+    ptrdiff_t T;
 } LowRankOutputs;
 
 static void low_rank_change_unit(void *work, ptrdiff_t unit, int thread)
@@ -96,21 +93,28 @@ static void low_rank_change_unit(void *work, ptrdiff_t unit, int thread)
     (void)thread;
     const LowRankOutputs *w = work;
     const LowRankResult *result = w->results;
-    for (; unit >= ceil_div(result->columns, CHANGED_SPAN); result++)
-        unit -= ceil_div(result->columns, CHANGED_SPAN);
+    for (; unit >= ceil_div(result->columns, LOW_RANK_SPAN); result++)
+        unit -= ceil_div(result->columns, LOW_RANK_SPAN);
     const ptrdiff_t columns = result->columns;
-    const ptrdiff_t end = min_size((unit + 1) * CHANGED_SPAN, columns);
+    const ptrdiff_t start = unit * LOW_RANK_SPAN;
+    const ptrdiff_t count = min_size(LOW_RANK_SPAN, columns - start);
     for (ptrdiff_t c = result->first_change; c < result->first_change + result->changes; c++) {
         const LowRankChange *change = &w->changes[c];
         for (ptrdiff_t t = 0; t < change->count; t += LOW_RANK_TOKENS)
-            for (ptrdiff_t o = unit * CHANGED_SPAN; o < end; o += CHANGED_BLOCK)
-                w->kernels->add_low_rank_changes(
-                    result->out + o, columns, w->rows + change->first + t,
-                    min_size(LOW_RANK_TOKENS, change->count - t),
-                    w->low + change->low + t * change->rank, change->rank, change->factor,
-                    (const char *)change->b + o * type_bytes(change->b_type),
-                    min_size(CHANGED_BLOCK, end - o), change->b_type);
+            w->kernels->add_low_rank_changes(
+                result->out + start, columns, w->rows + change->first + t,
+                min_size(LOW_RANK_TOKENS, change->count - t),
+                w->low + change->low + t * change->rank, change->rank, change->factor,
+                (const char *)change->b + start * type_bytes(change->b_type), count,
+                change->b_type);
     }
+    if (result->rounded == NULL)
+        return;
+    char *rounded = (char *)result->rounded + start * type_bytes(result->rounded_type);
+    for (ptrdiff_t t = 0; t < w->T; t++)
+        w->kernels->convert_span(rounded + t * columns * type_bytes(result->rounded_type),
+                                 result->out + t * columns + start, count, TYPE_FLOAT32,
+                                 result->rounded_type);
 }
 
 /*
@@ -118,6 +122,7 @@ static void low_rank_change_unit(void *work, ptrdiff_t unit, int thread)
  * b_c[r, o], for each change c of each result p, in the order of the changes
  *
  *   out_p  [T, columns_p]    float32
+ *   rounded_p                out_p in another type, optional
  *   low_c  [count_c, rank_c] float32, the products with A
  *   b_c    [rank_c, columns_p], any plain type: the matrix B by columns
  *
@@ -126,13 +131,13 @@ static void low_rank_change_unit(void *work, ptrdiff_t unit, int thread)
  */
 void add_low_rank_changes(const LowRankResult *results, ptrdiff_t count,
                           const LowRankChange *changes, const float *low, const ptrdiff_t *rows,
-                          int threads)
+                          ptrdiff_t T, int threads)
 {
-    LowRankOutputs work = {kernel_set()->rows, results, changes, low, rows};
+    LowRankOutputs work = {kernel_set()->rows, results, changes, low, rows, T};
     ptrdiff_t units = 0, multiply_adds = 0;
     for (ptrdiff_t p = 0; p < count; p++) {
         const LowRankChange *of_result = changes + results[p].first_change;
-        units += ceil_div(results[p].columns, CHANGED_SPAN);
+        units += ceil_div(results[p].columns, LOW_RANK_SPAN);
         for (ptrdiff_t c = 0; c < results[p].changes; c++)
             multiply_adds += of_result[c].rank * of_result[c].count * results[p].columns;
     }

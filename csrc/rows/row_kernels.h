@@ -328,22 +328,48 @@ static inline void low_rank_products_span(float *low, ptrdiff_t stride, const vo
         }
 }
 
+/* sums[o] += factor * low[i] * b[i][o] for each i < rows in this order, and whole lanes of
+ * columns. */
+static inline void add_scaled_rows(float *sums, const float *const *b, const float *low, int rows,
+                                   float factor, ptrdiff_t columns)
+{
+    float scaled[LOW_RANK_ROWS];
+    for (int i = 0; i < rows; i++)
+        scaled[i] = factor * low[i];
+    if (rows == LOW_RANK_ROWS) {
+        for (ptrdiff_t o = 0; o < columns; o += LANES) {
+            FloatLanes sum = *(const FloatLanes *)(sums + o);
+            for (int i = 0; i < LOW_RANK_ROWS; i++)
+                sum += scaled[i] * *(const FloatLanes *)(b[i] + o);
+            *(FloatLanes *)(sums + o) = sum;
+        }
+        return;
+    }
+    for (int i = 0; i < rows; i++)
+        for (ptrdiff_t o = 0; o < columns; o += LANES)
+            *(FloatLanes *)(sums + o) += scaled[i] * *(const FloatLanes *)(b[i] + o);
+}
+
 /* out[rows[t] * columns + o] += sum over r of factor * low[t, r] * b[r * columns + o], for n <=
- * BLOCK columns and at most LOW_RANK_TOKENS tokens. */
+ * LOW_RANK_SPAN columns and at most LOW_RANK_TOKENS tokens. Several rows of B are read side by
+ * side, so that a sum is loaded and stored once for them. */
 static inline void low_rank_changes_span(float *out, ptrdiff_t columns, const ptrdiff_t *rows,
                                          ptrdiff_t tokens, const float *low, ptrdiff_t rank,
                                          float factor, const void *b, ptrdiff_t n,
                                          ElementType b_type)
 {
-    float sums[LOW_RANK_TOKENS][BLOCK], b_block[BLOCK];
-    memset(sums, 0, (size_t)tokens * sizeof sums[0]);
-    for (ptrdiff_t r = 0; r < rank; r++) {
-        const void *row = element_at(b, b_type, r * columns);
-        const float *of_b = lanes_of_row(b_block, row, 0, n, b_type);
-        for (ptrdiff_t t = 0; t < tokens; t++) {
-            const float scaled = factor * low[t * rank + r];
-            for (ptrdiff_t o = 0; o < n; o += LANES)
-                *(FloatLanes *)(sums[t] + o) += scaled * *(const FloatLanes *)(of_b + o);
+    float sums[LOW_RANK_TOKENS][LOW_RANK_SPAN], b_blocks[LOW_RANK_ROWS][BLOCK];
+    for (ptrdiff_t t = 0; t < tokens; t++)
+        memset(sums[t], 0, (size_t)ceil_div(n, LANES) * sizeof(FloatLanes));
+    for (ptrdiff_t r = 0; r < rank; r += LOW_RANK_ROWS) {
+        const int together = (int)min_size(LOW_RANK_ROWS, rank - r);
+        FOR_EACH_BLOCK (start, count, n) {
+            const float *of_b[LOW_RANK_ROWS];
+            for (int i = 0; i < together; i++)
+                of_b[i] = lanes_of_row(b_blocks[i], element_at(b, b_type, (r + i) * columns), start,
+                                       count, b_type);
+            for (ptrdiff_t t = 0; t < tokens; t++)
+                add_scaled_rows(sums[t] + start, of_b, low + t * rank + r, together, factor, count);
         }
     }
     for (ptrdiff_t t = 0; t < tokens; t++) {

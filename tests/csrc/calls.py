@@ -278,9 +278,13 @@ def low_rank_products(
 
 
 def add_low_rank_changes(
-    out: Operand, rows: Operand, adapters: Sequence[LowRank], low: Operand
+    out: Operand,
+    rows: Operand,
+    adapters: Sequence[LowRank],
+    low: Operand,
+    rounded: Operand | None = None,
 ) -> None:
-    """Add factor * B low of the tokens of each adapter to a result."""
+    """Add factor * B low of the tokens of each adapter to a result, and round it."""
     changes = []
     place = 0
     for each in adapters:
@@ -288,13 +292,23 @@ def add_low_rank_changes(
         fields = (rank, each.first, each.count, place, each.factor, code(each.b))
         changes.append((pointer(each.b), *fields))
         place += rank * each.count
-    results = [(pointer(out), out.shape[-1], 0, len(changes))]
+    results = [
+        (
+            pointer(out),
+            ffi.NULL if rounded is None else pointer(rounded),
+            out.shape[-1],
+            0,
+            len(changes),
+            0 if rounded is None else code(rounded),
+        )
+    ]
     lib.add_low_rank_changes(
         ffi.new("LowRankResult[]", results),
         1,
         ffi.new("LowRankChange[]", changes),
         pointer(low),
         pointer(rows),
+        len(out),
         get_num_threads(),
     )
 

@@ -304,7 +304,8 @@ def run_add_low_rank_changes(
     low = filled(memory, (T, rank), np.float32)
     adapters = [calls.LowRank(b, b, 0.5, 0, T)]
     out = filled(memory, (T, columns), np.float32)
-    calls.add_low_rank_changes(out, rows, adapters, low)
+    rounded = memory.array((T, columns), bf16)
+    calls.add_low_rank_changes(out, rows, adapters, low, rounded)
 
 
 _EXPERTS_OF_TOKENS = np.array([[0, 2], [1, 2], [0, 1], [0, 2], [0, 3]])

@@ -222,9 +222,8 @@ def _adapted_linear(
         results = linear_transformations(x, weights, float32, biases)
     from .low_rank import add_changes  # only a pass with adapters needs it
 
-    add_changes(results, names, kernel_operand(op, x), adapted)
     out_dtype = x._dtype if dtype is None else float_dtype(op, dtype)
-    return tuple([result.to(out_dtype) for result in results])
+    return add_changes(results, names, kernel_operand(op, x), adapted, out_dtype)
 
 
 def rows_per_call(T: int, products_per_row: int) -> int:

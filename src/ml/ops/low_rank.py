@@ -13,9 +13,10 @@ import numpy as np
 from .. import kernels
 from ..adapted import AdaptedRows, LowRankPair
 from ..checks import describe_operands
+from ..dtype import DType, float32
 from ..errors import ShapeError
 from ..kernels import ffi, lib
-from ..tensor import Tensor
+from ..tensor import Tensor, allocate
 
 
 class _Tables(NamedTuple):
@@ -24,7 +25,7 @@ class _Tables(NamedTuple):
     Attributes:
         products: The products with the matrices A.
         changes: The changes, ordered by the result that they belong to.
-        results: For each changed result, its changes; where it is, is set for each call.
+        results: The changes of each changed result. Each call sets the addresses.
         changed: The numbers of these results in the op.
         rows: The numbers of tokens to which products and changes refer.
         low_size: The number of elements of all products with A.
@@ -41,17 +42,26 @@ class _Tables(NamedTuple):
 
 
 def add_changes(
-    results: Sequence[Tensor], names: Sequence[str], x: Tensor, adapted: AdaptedRows
-) -> None:
-    """Add the changes of the adapters to the products of one op.
+    results: Sequence[Tensor],
+    names: Sequence[str],
+    x: Tensor,
+    adapted: AdaptedRows,
+    dtype: DType,
+) -> tuple[Tensor, ...]:
+    """Return the products of one op with the changes of the adapters.
 
-    out_p[t] += scale * B_p (A_p x[t]) for each adapter of token t, in their order
+    out_p[t] += scale * B_p (A_p x[t]) for each adapter of token t, in their order,
+    rounded once
 
     Args:
         results: The products, contiguous float32 tensors [T, out_p], which change.
         names: The names of the weights of these products.
         x: A contiguous float32 or bfloat16 tensor [T, in].
         adapted: The adapters of the tokens.
+        dtype: The floating-point dtype of the results.
+
+    Returns:
+        A tensor [T, out_p] for each product.
 
     Raises:
         ShapeError: If a matrix does not fit its weight, or T differs from the rows of
@@ -65,8 +75,16 @@ def add_changes(
         tables = _make_tables(adapted, names, count, x, columns)
         adapted.tables[key] = tables
     low = kernels.pointer(kernels.scratch(4 * tables.low_size))
+    changed = list(results)
     for place, number in enumerate(tables.changed):
-        tables.results[place].out = kernels.pointer(results[number]._pointer)
+        result = results[number]
+        entry = tables.results[place]
+        entry.out = kernels.pointer(result._pointer)
+        entry.rounded = ffi.NULL
+        if dtype is not float32:
+            changed[number] = allocate(result._shape, dtype)
+            entry.rounded = kernels.pointer(changed[number]._pointer)
+            entry.rounded_type = dtype.code
     lib.low_rank_products(
         low,
         x._pointer,
@@ -77,7 +95,9 @@ def add_changes(
         x._dtype.code,
         kernels.threads,
     )
-    _add(tables.results, tables.changes, low, tables.rows)
+    _add(tables.results, tables.changes, low, tables.rows, x._shape[0])
+    # Results without changes are rounded here.
+    return tuple([result.to(dtype) for result in changed])
 
 
 def _make_tables(
@@ -122,7 +142,7 @@ def _make_tables(
     first_change = 0
     for number in changed:
         own = len(changes[number])
-        results.append((ffi.NULL, columns[number], first_change, own))
+        results.append((ffi.NULL, ffi.NULL, columns[number], first_change, own, 0))
         first_change += own
     return _Tables(
         products=ffi.new("LowRankProduct[]", products),
@@ -153,10 +173,12 @@ def add_change(
     _check_fit(low, pair.b, (result._shape[-1], low._shape[-1]))
     change = _change(pair, 0, low._shape[0], 0, factor)
     out = kernels.pointer(result._pointer)
-    results = ffi.new("LowRankResult[]", [(out, result._shape[-1], 0, 1)])
+    fields = (out, ffi.NULL, result._shape[-1], 0, 1, 0)
+    results = ffi.new("LowRankResult[]", [fields])
     changes = ffi.new("LowRankChange[]", [change])
     numbers = ffi.new("ptrdiff_t[]", rows.tolist())
-    _add(results, changes, kernels.pointer(low._pointer), numbers)
+    low_at = kernels.pointer(low._pointer)
+    _add(results, changes, low_at, numbers, result._shape[0])
 
 
 def _change(
@@ -168,8 +190,10 @@ def _change(
     return b, rank, first, tokens, low, pair.scale * factor, _code(pair.b)
 
 
-def _add(results: Any, changes: Any, low: Any, rows: Any) -> None:
-    lib.add_low_rank_changes(results, len(results), changes, low, rows, kernels.threads)
+def _add(results: Any, changes: Any, low: Any, rows: Any, T: int) -> None:
+    lib.add_low_rank_changes(
+        results, len(results), changes, low, rows, T, kernels.threads
+    )
 
 
 def _code(matrix: Tensor) -> int:
