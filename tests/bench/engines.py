@@ -88,6 +88,12 @@ class Engine:
         self.truncate(self.filled)
         return self._steps_rate(ids)
 
+    def repeated_rate(self, ids: list[int]) -> float:
+        """Return tokens per second of the last tokens of the filled prompt."""
+        self.truncate(self.filled - len(ids))
+        (seconds,) = seconds_of_each(self.run, [ids])
+        return len(ids) / seconds
+
     def _steps_rate(self, ids: list[int]) -> float:
         return 1 / statistics.median(
             seconds_of_each(self.run, [[token] for token in ids])
@@ -349,6 +355,7 @@ class IkLlamaCpp(Engine):
         )
         self.run = self.calls.run
         self.reset = self.calls.clear
+        self.truncate = self.calls.truncate
 
 
 class IkRepacked(IkLlamaCpp):

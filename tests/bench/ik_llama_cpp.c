@@ -56,6 +56,12 @@ int engine_vocabulary(const Engine *engine) { return llama_n_vocab(engine->model
 
 void engine_clear(Engine *engine) { llama_kv_cache_clear(engine->context); }
 
+/* Removes the tokens from a position on. Returns 0 if it could not. */
+int engine_truncate(Engine *engine, int position)
+{
+    return llama_kv_cache_seq_rm(engine->context, 0, position, -1);
+}
+
 /* Runs at most 512 tokens from a position on. Returns 0 if it could. */
 int engine_run(Engine *engine, int32_t *ids, int count, int position)
 {

@@ -85,6 +85,12 @@ class Calls:
         self._lib.engine_clear(self._engine)
         self._length = 0
 
+    def truncate(self, position: int) -> None:
+        """Remove the tokens from a position on."""
+        if not self._lib.engine_truncate(self._engine, position):
+            raise SystemExit("ik_llama.cpp could not remove the last tokens")
+        self._length = position
+
     def run(self, ids: list[int]) -> Any:
         """Run tokens after those that are cached.
 

@@ -81,7 +81,7 @@ def test_every_measure_of_ours_runs_on_a_tiny_model(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_decoding_with_windows_runs_on_a_tiny_model(tmp_path: Path) -> None:
     results = record_of(
-        "tests.bench.bench_windows", "--shape", "gemma-tiny", "--engines", OURS,
+        "tests.bench.bench_context", "--shape", "gemma-tiny", "--engines", OURS,
         "--positions", "30", "1500", "--repeats", "0", "--directory", str(tmp_path),
     )["results"]  # fmt: skip
     expected = {f"{OURS} at 30", f"{OURS} at 1500", "roofline"}
