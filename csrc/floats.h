@@ -198,6 +198,22 @@ INLINE float silu_f32(float x)
     return (x < 0.0f ? x * e : x) / (1.0f + e);
 }
 
+/* The limit and the factor of clamped_swiglu_f32 (gpt-oss). */
+#define CLAMPED_SWIGLU_LIMIT 7.0f
+#define CLAMPED_SWIGLU_ALPHA 1.702f
+
+/* (u + 1) * g / (1 + exp(-alpha g)), with g = min(gate, limit) and u = up limited to
+ * -limit...limit, computed like silu. A NaN fails each comparison and stays. */
+INLINE float clamped_swiglu_f32(float gate, float up)
+{
+    const float limit = CLAMPED_SWIGLU_LIMIT;
+    const float g = gate > limit ? limit : gate;
+    const float below = up > limit ? limit : up;
+    const float u = below < -limit ? -limit : below;
+    const float e = exp_f32(-float_of(bits_of(CLAMPED_SWIGLU_ALPHA * g) & 0x7FFFFFFFu));
+    return (u + 1.0f) * ((g < 0.0f ? g * e : g) / (1.0f + e));
+}
+
 /* gelu(x) = x / 2 * (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2 / pi) * (x + 0.044715 x^3): the
  * approximation of GELU by tanh (D. Hendrycks, K. Gimpel, 2016), computed like silu. */
 INLINE float gelu_f32(float x)

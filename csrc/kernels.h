@@ -98,7 +98,8 @@ typedef enum ElementwiseOp {
     OP_MULTIPLY = 1,
     OP_SILU = 2,
     OP_SWIGLU = 3,
-    OP_GEGLU = 4
+    OP_GEGLU = 4,
+    OP_CLAMPED_SWIGLU = 5
 } ElementwiseOp;
 
 /* How a thread waits. WAITING_ADAPTIVE spins for a time that depends on how busy the processors

@@ -208,6 +208,10 @@ static inline void apply(float *restrict a, const float *restrict b, ptrdiff_t n
         for (ptrdiff_t i = 0; i < n; i++)
             a[i] = gelu_f32(a[i]) * b[i];
         break;
+    case OP_CLAMPED_SWIGLU:
+        for (ptrdiff_t i = 0; i < n; i++)
+            a[i] = clamped_swiglu_f32(a[i], b[i]);
+        break;
     }
 }
 

@@ -30,7 +30,7 @@ from .key_value_cache import (
 from .layout import name_sizes
 from .op import OpCall, subscribe, unsubscribe
 from .ops import *  # noqa: F403 (ops/__init__.py lists them)
-from .ops.experts import ExpertWeights
+from .ops.experts import Activation, ExpertWeights
 from .quantized import (
     NestedScales,
     QuantizedTensor,
@@ -44,6 +44,7 @@ from .tensor import Tensor
 __all__ = [
     "BLOCK_POSITIONS",
     "CACHE_Q8_0",
+    "Activation",
     "Adapter",
     "DTypeError",
     "ExpertWeights",

@@ -227,8 +227,8 @@ def rotary(x: Operand, frequencies: Operand, out: Operand, halves: bool = False)
 
 
 def elementwise(op: str, a: Operand, b: Operand | None, out: Operand) -> None:
-    """out[i] = op(a[i], b[i]); the op is add, multiply, silu (of a alone), swiglu or
-    geglu.
+    """out[i] = op(a[i], b[i]); the op is add, multiply, silu (of a alone), swiglu, geglu
+    or clamped_swiglu.
     """
     kind = getattr(lib, f"OP_{op.upper()}")
     size = array_of(out).size

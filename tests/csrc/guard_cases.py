@@ -464,6 +464,7 @@ _QUANTIZED_PRODUCTS = [(x, kind, out) for x, _, out in _SAME for kind in _QUANTI
 _INT8_PRODUCTS = [(bf16, Int8(kind), bf16) for kind in _QUANTIZED]
 # The dtype of the operands of attention, and that of the cache.
 _CACHES = ((bf16, bf16), (f32, f32), (bf16, calls.Q8_0))
+_ELEMENTWISE = ("add", "multiply", "silu", "swiglu", "geglu", "clamped_swiglu")
 # The dtypes of x and of the experts' weights. Block formats are multiplied as by linear.
 _EXPERTS = [(bf16, bf16), (f32, f32), (bf16, f8e4), (f32, f16)]
 _LONG_SPANS = [(8191,), (8193,), (40_001,)]
@@ -544,7 +545,7 @@ CASES: dict[str, Case] = {
     ),
     "elementwise": Case(
         run_elementwise,
-        list(product(("add", "multiply", "silu", "swiglu", "geglu"), ACTIVATIONS)),
+        list(product(_ELEMENTWISE, ACTIVATIONS)),
         1,
         _LONG_SPANS,
     ),

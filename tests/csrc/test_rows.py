@@ -181,10 +181,16 @@ def gelu_product(x: Array, y: Array) -> Array:
     return x * np.exp(-np.logaddexp(0, -2 * u)) * y
 
 
+def clamped_product(x: Array, y: Array) -> Array:
+    gate = np.minimum(x, 7)
+    return (np.clip(y, -7, 7) + 1) * sigmoid_product(1.702 * gate, np.float64(1)) / 1.702
+
+
 ELEMENTWISE: list[tuple[str, Callable[..., Array], float]] = [
     ("add", np.add, 2.0**-24), ("multiply", np.multiply, 2.0**-24),
     ("swiglu", sigmoid_product, 2.0**-21 + 2.0**-24),
     ("geglu", gelu_product, 2.0**-15),
+    ("clamped_swiglu", clamped_product, 2.0**-19),
     ("silu", lambda x, _: sigmoid_product(x, np.float64(1)), 2.0**-21),
 ]  # fmt: skip
 
@@ -221,6 +227,17 @@ def test_geglu_does_not_overflow_and_passes_nan_on(isa: str) -> None:
     calls.elementwise("geglu", x, np.ones_like(x), out)
     np.testing.assert_array_equal(out[:6], np.float32([0, 0, 0, 90, 3e38, np.inf]))
     assert np.isnan(out[6])
+
+
+def test_clamped_swiglu_has_its_limits_and_passes_nan_on(isa: str) -> None:
+    gate = np.array([-3e38, 0, 7, 8, np.inf, 7, 7, 7, np.nan, 7], np.float32)
+    up = np.array([1, 1, 1, 1, 1, 3e38, -np.inf, -8, 1, np.nan], np.float32)
+    out = empty(gate.shape, f32)
+    calls.elementwise("clamped_swiglu", gate, up, out)
+    largest = 7 / (1 + np.exp(-1.702 * 7))
+    factors = [0, 0, 2, 2, 2, 8, -6, -6]
+    np.testing.assert_allclose(out[:8], np.float32(factors) * largest, rtol=1e-6)
+    assert np.isnan(out[8:]).all()
 
 
 @activations

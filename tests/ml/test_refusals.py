@@ -89,6 +89,7 @@ DTypeError: dtype must be a real floating-point dtype:
   ml.swiglu(of("int32", 2), of("int32", 2)) -> int32 (shape [2])
   ml.silu(of("complex64", 2)) -> complex64 (shape [2])
   ml.geglu(of("int32", 2), of("int32", 2)) -> int32 (shape [2])
+  ml.clamped_swiglu(of("int32", 2), of("int32", 2)) -> int32 (shape [2])
   ml.soft_cap(of("complex64", 2), 1.0) -> complex64 (shape [2])
   ml.pow(of("uint8", 2), 2) -> uint8 (shape [2])
   ml.exp(ml.tensor([True])) -> bool (shape [1])
@@ -269,6 +270,7 @@ ShapeError: shape[-1] must be a multiple of 32:
 # elementwise
 ml.swiglu(f(2, 3), f(3)) -> ShapeError: gate.shape must equal up.shape: [2, 3] != [3]
 ml.geglu(f(2, 3), f(3)) -> ShapeError: gate.shape must equal up.shape: [2, 3] != [3]
+ml.clamped_swiglu(f(2, 3), f(3)) -> ShapeError: gate.shape must equal up.shape: [2, 3] != [3]
 ml.soft_cap(f(2), 0.0) -> TensorError: cap must be a positive number: 0.0
 ml.soft_cap(f(2), float("nan")) -> TensorError: cap must be a positive number: nan
 ml.outer(f(2, 1), f(3)) -> ShapeError: a.ndim and b.ndim must equal 1: 2, 1 (a [2, 1], b [3])

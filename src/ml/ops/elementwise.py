@@ -159,6 +159,32 @@ def geglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 @op
+def clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Apply SwiGLU with limits: both projections are clamped, and `up` is increased by 1.
+
+    out = (u + 1) * g * sigmoid(1.702 * g), g = min(gate, 7), u = min(max(up, -7), 7),
+    computed in float32, rounded once
+
+    Args:
+        gate: A real floating-point tensor, [..., F] in the model.
+        up: A tensor with the same shape and dtype.
+
+    Returns:
+        A tensor with this shape and dtype.
+
+    Raises:
+        DTypeError: If the tensors are not floating point, or if the dtypes differ.
+        ShapeError: If the shapes differ.
+
+    Source: OpenAI, gpt-oss-120b and gpt-oss-20b Model Card, 2025; transformers,
+    models/gpt_oss/modeling_gpt_oss.py.
+    """
+    if _fits_kernel(gate, up):
+        return _run(lib.OP_CLAMPED_SWIGLU, gate, up)
+    return _gated("clamped_swiglu", lib.OP_CLAMPED_SWIGLU, gate, up)
+
+
+@op
 def soft_cap(x: Tensor, cap: float) -> Tensor:
     """Limit values softly to the range from -cap to cap.
 

@@ -26,13 +26,16 @@ from ..layout import Shape
 from ..op import Operand, op
 from ..quantized import Weight
 from ..tensor import Tensor, allocate
-from .elementwise import swiglu
+from .elementwise import clamped_swiglu, swiglu
 from .linear import fits_product, linear_transformation, linear_transformations
 from .reduction import softmax
 
-Activation: TypeAlias = Literal["swiglu"]
+Activation: TypeAlias = Literal["swiglu", "clamped_swiglu"]
 # The number of the C op, and the op.
-_ACTIVATIONS = {"swiglu": (lib.OP_SWIGLU, swiglu)}
+_ACTIVATIONS = {
+    "swiglu": (lib.OP_SWIGLU, swiglu),
+    "clamped_swiglu": (lib.OP_CLAMPED_SWIGLU, clamped_swiglu),
+}
 _MOST_PAIRS: int = lib.EXPERT_PAIRS
 _PANEL: int = lib.PANEL_TOKENS
 
@@ -210,14 +213,15 @@ def expert_hidden(
 ) -> Tensor:
     """Apply the gate and up matrices of each token's experts, and the activation.
 
-    hidden[t * A + a] = swiglu(gate_e x[t], up_e x[t]), where e = experts[t, a]
+    hidden[t * A + a] = swiglu(gate_e x[t], up_e x[t]), where e = experts[t, a], and each
+    product includes the expert's bias if it has one
 
     Args:
         x: A real floating-point tensor [T, in].
         experts: The experts of each token, an int32 tensor [T, A].
         gate, up: The matrices [E, out, in], with the dtypes of `linear_transformations`.
         dtype: The dtype of the result. The default is the dtype of `x`.
-        activation: The function of gate and up.
+        activation: The function of gate and up: "swiglu" or "clamped_swiglu".
 
     Returns:
         A tensor [T * A, out].

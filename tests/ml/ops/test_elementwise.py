@@ -173,6 +173,19 @@ def test_geglu_is_gelu_of_the_gate_times_up(dtype):
             check_op(ml.geglu, lambda g, u: gelu_by_tanh(g) * u, gate, up, terms=60)
 
 
+def clamped_swiglu(gate, up):
+    gate = np.minimum(gate, 7)
+    return (np.clip(up, -7, 7) + 1) * UNARY["silu"][0](1.702 * gate) / 1.702
+
+
+@EVERY_FLOAT
+def test_clamped_swiglu_limits_gate_and_up(dtype):
+    for shape in SHAPES:
+        pairs = zip(samples(shape, dtype), samples(shape, dtype, seed=1), strict=True)
+        for gate, up in (*pairs, special(dtype, 1e19)):
+            check_op(ml.clamped_swiglu, clamped_swiglu, gate, up, terms=40)
+
+
 @EVERY_FLOAT
 def test_soft_cap_is_a_scaled_tanh(dtype):
     for shape in SHAPES:

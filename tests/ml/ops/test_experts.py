@@ -154,6 +154,34 @@ def test_biases_are_added_before_the_activation_and_before_the_weight() -> None:
     np.testing.assert_array_equal(outputs.numpy(), np.full((1, D), 1.0, np.float32))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_clamped_experts_with_biases_have_the_bits_of_their_ops(
+    monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    x = ml.tensor(random(0, T, D)).to(dtype)
+    experts, _ = choice()
+    stacks = []
+    for seed in (10, 20):
+        weights = [ml.tensor(8 * random(seed + e, F, D)).to(dtype) for e in range(E)]
+        biases = [ml.tensor(4 * random(seed + 5 + e, F)).to(dtype) for e in range(E)]
+        stacks.append(ml.ExpertWeights(weights, biases))
+    hidden = ml.expert_hidden(x, experts, *stacks, None, "clamped_swiglu")
+    for t in range(T):
+        for a, e in enumerate(experts.numpy()[t].tolist()):
+            products = ml.linear_transformations(
+                x[t : t + 1],
+                [stack.weight(e) for stack in stacks],
+                None,
+                [stack.bias(e) for stack in stacks],
+            )
+            expected = ml.clamped_swiglu(*products).numpy()[0]
+            np.testing.assert_array_equal(hidden.numpy()[t * A + a], expected)
+    for stack in stacks:  # the way of experts with different dtypes
+        monkeypatch.setattr(stack, "_matrix", None)
+    same = ml.expert_hidden(x, experts, *stacks, None, "clamped_swiglu")
+    np.testing.assert_array_equal(hidden.numpy(), same.numpy())
+
+
 def test_no_tokens_give_no_results() -> None:
     x = ml.zeros((0, D))
     experts = ml.zeros((0, A), dtype=ml.int32)
