@@ -332,6 +332,7 @@ OF_MODULES = {
     "model/families/llama": "model/test_args",
     "model/families/mistral": "model/test_args",
     "model/families/phi3": "model/test_phi3",
+    "model/families/gpt_oss": "model/test_gpt_oss",
     **{
         f"model/families/{name}": "model/test_families"
         for name in (

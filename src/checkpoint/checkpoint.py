@@ -1,7 +1,8 @@
 """The validated tensors of one model, independent of the file layout.
 
 Tensors have Meta's names. They are used in place in the mapped files, except that merging
-shards copies them. The rows of wq and wk keep the order in which they are stored, which
+shards copies them, and that a file may store them in an arrangement that the kernels
+cannot read. The rows of wq and wk keep the order in which they are stored, which
 `names.py` explains together with the size letters. If a file is missing, damaged,
 unsupported or inconsistent, a CheckpointError names the file, and the expected and actual
 content.
@@ -33,6 +34,8 @@ class Checkpoint:
         names_in_files: The name of each tensor in its file, if it differs.
         unused: The names of harmless tensors that the model does not use.
         copied: The names in the files of misaligned tensors, which are copied.
+        rearranged: The names of the tensors that are copied because their files store
+            them transposed, in alternation or in other blocks.
         rope_factors: The rotary frequency factors, keyed by tensor name.
     """
 
@@ -45,6 +48,7 @@ class Checkpoint:
     names_in_files: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
+    rearranged: tuple[str, ...] = ()
     rope_factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property

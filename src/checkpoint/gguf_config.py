@@ -53,6 +53,8 @@ class GgufSchema:
         has_rope_factors: Whether llama.cpp reads `rope_freqs.weight`.
         has_yarn_keys: Whether llama.cpp reads the `rope.scaling.yarn_*` keys for the
             transition and the attention factor.
+        yarn_truncates: Whether the transition of YaRN begins and ends at whole indices.
+            GGUF files do not contain this, and llama.cpp always truncates.
         has_own_output: Whether llama.cpp requires `output.weight`.
         heads_fill_dim: Whether the total size of the query heads must equal the model
             dimension.
@@ -68,6 +70,7 @@ class GgufSchema:
     biases: tuple[str, ...] = ("wq", "wk", "wv")
     has_rope_factors: bool = False
     has_yarn_keys: bool = False
+    yarn_truncates: bool = True
     has_own_output: bool = False
     heads_fill_dim: bool = False
     rope_tensors: tuple[str, ...] = (ROPE_FACTORS,)

@@ -45,10 +45,12 @@ class TensorRow:
 
     If several tensors are stored as one, stacked along the first dimension, `joined`
     contains the first size of each of them, `part` is the index of this tensor, and
-    `joined_in` contains the formats that store them so. `expert` is the number of the
-    expert to which the tensor belongs, or None. In a row for all experts, it is
-    `EVERY_EXPERT`, and the names contain `{expert}` where a format stores one tensor per
-    expert.
+    `joined_in` contains the formats that store them so. If the rows of the parts, which
+    then have the same number of rows, alternate in the stored tensor, `is_interleaved` is
+    true. `transposed_in` contains the formats that store a plain matrix as [in, out].
+    `expert` is the number of the expert to which the tensor belongs, or None. In a row
+    for all experts, it is `EVERY_EXPERT`, and the names contain `{expert}` where a format
+    stores one tensor per expert.
     """
 
     name: str
@@ -59,6 +61,8 @@ class TensorRow:
     joined: tuple[str, ...] = ()
     part: int = 0
     joined_in: tuple[Layout, ...] = ("hugging_face", "gguf")
+    is_interleaved: bool = False
+    transposed_in: tuple[Layout, ...] = ()
     expert: int | None = None
 
     def of_expert(self, expert: int) -> Self:
@@ -66,6 +70,15 @@ class TensorRow:
         names = (self.name, self.hugging_face, self.gguf)
         name, theirs, gguf = (each.replace(_EXPERT, str(expert)) for each in names)
         return replace(self, name=name, hugging_face=theirs, gguf=gguf, expert=expert)
+
+    def is_joined_in(self, layout: Layout) -> bool:
+        """Return whether the tensor is a part of a stored tensor."""
+        return bool(self.joined) and layout in self.joined_in
+
+    def is_copied_from(self, layout: Layout) -> bool:
+        """Return whether the tensor cannot be a view of the stored tensor."""
+        is_alternating = self.is_interleaved and self.is_joined_in(layout)
+        return is_alternating or layout in self.transposed_in
 
     def rows_in(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """Return the start and stop rows of this tensor within the stored tensor."""
@@ -175,11 +188,22 @@ def stack_name(row: TensorRow) -> str:
 def _bias_of(row: TensorRow) -> TensorRow:
     """Return the table row for a matrix bias: one element per row of the matrix.
 
-    Meta's models have no biases.
+    Meta's models have no biases. A name in Hugging Face's files that does not end in
+    `.weight` is continued by `_bias`.
     """
-    names = (row.name, row.hugging_face, row.gguf)
-    name, theirs, gguf = (each.replace(".weight", ".bias") for each in names)
-    return TensorRow(name, theirs, gguf, "rows", row.sizes[:1], expert=row.expert)
+    name, gguf = (each.replace(".weight", ".bias") for each in (row.name, row.gguf))
+    theirs = row.hugging_face
+    is_weight = theirs.endswith(".weight")
+    theirs = theirs.replace(".weight", ".bias") if is_weight else f"{theirs}_bias"
+    return replace(
+        row,
+        name=name,
+        hugging_face=theirs,
+        gguf=gguf,
+        split="rows",
+        sizes=row.sizes[:1],
+        transposed_in=(),
+    )
 
 
 @functools.lru_cache(maxsize=4)
@@ -242,8 +266,10 @@ def stored_rows(rows: Iterable[TensorRow], layout: Layout) -> dict[str, TensorRo
         name: str = getattr(row, layout)
         first = stored.get(name)
         if first is None:
-            if row.joined and layout in row.joined_in:
+            if row.is_joined_in(layout):
                 row = replace(row, sizes=("+".join(row.joined), *row.sizes[1:]))
+            if layout in row.transposed_in:
+                row = replace(row, sizes=row.sizes[::-1])
             stored[name] = row
         elif first.expert != row.expert and name not in stacks:
             stacks.add(name)
@@ -256,14 +282,22 @@ def part_of(
 ) -> Any:
     """Return the tensor that an entry describes, stored or as a view of some rows.
 
-    A tensor of an expert is a view of a stack of all experts, if the file has one.
+    A tensor of an expert is a view of a stack of all experts, if the file has one. If the
+    file stores the matrix transposed, or alternates the rows of several matrices, the
+    tensor is a copy.
     """
     if row.expert is not None and weight.ndim == len(row.sizes) + 1:
         if isinstance(weight, ml.QuantizedTensor):
             weight = weight.matrix(row.expert, row.name)
         else:
             weight = weight[row.expert].with_name(row.name)
-    if not row.joined or layout not in row.joined_in:
+    if layout in row.transposed_in:
+        weight = weight.transpose(0, 1)
+    if row.is_copied_from(layout):
+        if row.is_joined_in(layout):
+            weight = weight[row.part :: len(row.joined)]
+        return weight.copy().with_name(row.name)
+    if not row.is_joined_in(layout):
         return weight
     start, stop = row.rows_in(sizes)
     cut = weight.rows if isinstance(weight, ml.QuantizedTensor) else weight.slice
@@ -274,6 +308,26 @@ def part_of(
         raise mismatch(
             label, f"tensor {shown(row.name)}", rule, "parts of blocks"
         ) from None
+
+
+def joined_parts(
+    parts: Sequence[Any], row: TensorRow, shape: tuple[int, ...], layout: Layout
+) -> Any:
+    """Return the stored tensor that contains several tensors. `part_of` is the inverse.
+
+    Args:
+        parts: The tensors: all parts of the first expert, then those of the next one.
+        row: The table row of the first tensor.
+        shape: The shape of the stored tensor.
+        layout: The format of the file.
+    """
+    first = parts[0].shape
+    joined = ml.concatenate(parts)
+    if row.is_interleaved and row.is_joined_in(layout):
+        joined = joined.reshape(-1, len(row.joined), *first).transpose(1, 2)
+    if layout in row.transposed_in:
+        joined = joined.reshape(-1, shape[-1], shape[-2]).transpose(1, 2)
+    return joined.contiguous().reshape(shape)
 
 
 def is_matrix(name: str) -> bool:

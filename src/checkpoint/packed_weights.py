@@ -14,15 +14,22 @@ compressed-tensors stores an int8 weight ("int-quantized", groups of 32) as:
     W                                    I8 [out, in]
     W_scale                              BF16 [out, in/32]
 
+MXFP4 checkpoints store the matrices of all experts W [E, out, in] as:
+
+    W_blocks                             U8 [E, out, in/32, 16]: lower half first
+    W_scales                             U8 [E, out, in/32]: exponents, increased by 127
+
 `quantization_config` in `config.json` names the format, and the tensors show which
 matrices are quantized. Because a file may be inconsistent, every size is compared with
 the size that the shape implies before a tensor is created. The comparison uses Python
-integers, which cannot overflow. Codes are used in place in the mapped file.
+integers, which cannot overflow. Codes of bitsandbytes and compressed-tensors are used in
+place in the mapped file. MXFP4 blocks are repacked as in GGUF files.
 
 Source: transformers 5.23, `utils/quantization_config.py` (`BitsAndBytesConfig`);
 bitsandbytes 0.50, `functional.py` (`QuantState.as_dict`), `utils.py`
 (`pack_dict_to_tensor`); compressed-tensors 0.12, `compressors/quantized_compressors`,
-`quantization/quant_config.py`, `quantization/quant_args.py`.
+`quantization/quant_config.py`, `quantization/quant_args.py`; transformers 5.24,
+`integrations/mxfp4.py`.
 """
 
 import math
@@ -55,6 +62,10 @@ _MOST_STATE_BYTES = 4096
 _NESTED_BLOCK = _NESTED_CODES = 256
 NF4_LEVELS = 16
 INT8_GROUP = ml.int8_block.block_size
+MXFP4 = ml.GGML_DTYPES[39]
+_BLOCKS = "_blocks"
+_SCALES = "_scales"
+_BLOCK_BYTES = MXFP4.block_size // 2
 
 NF4_CONFIG: dict[str, object] = {
     "quant_method": "bitsandbytes",
@@ -121,7 +132,7 @@ _NF4_RULES = _as_in(
 )
 _INT8_RULES = _as_in(
     INT8_CONFIG,
-    quant_method=one_of("bitsandbytes", "compressed-tensors"),
+    quant_method=one_of("bitsandbytes", "compressed-tensors", "mxfp4"),
     **dict.fromkeys(
         ("kv_cache_scheme", "sparsity_config", "transform_config"), one_of({})
     ),
@@ -131,6 +142,11 @@ _INT8_RULES = _as_in(
         lambda value: isinstance(value, dict) and [*map(type, value.values())] == [dict],
     ),
 )
+_MXFP4_RULES: Mapping[str, Rule] = {
+    "quant_method": one_of("mxfp4"),
+    # These keys have no effect: the tensors show which matrices are quantized.
+    **dict.fromkeys(("modules_to_not_convert", "dequantize"), ANY),
+}
 _GROUP_RULES = _as_in(
     _GROUP, targets=("['Linear']", lambda value: value == ["Linear"]), weights=OBJECT
 )
@@ -166,7 +182,7 @@ _NESTED_STATE_RULES: Mapping[str, Rule] = {
 class QuantizationConfig:
     """The storage format of a model's quantized weights."""
 
-    kind: Literal["nf4", "int8"]
+    kind: Literal["nf4", "int8", "mxfp4"]
     description: str  # for people, with the name of the library
 
 
@@ -184,6 +200,9 @@ def read_quantization(
     if values.get("quant_method") == "bitsandbytes":
         check_object(label, values, _NF4_RULES, ("load_in_4bit", "bnb_4bit_quant_type"))
         return QuantizationConfig("nf4", "nf4 of bitsandbytes")
+    if values.get("quant_method") == "mxfp4":
+        check_object(label, values, _MXFP4_RULES)
+        return QuantizationConfig("mxfp4", "mxfp4 of experts")
     check_object(label, values, _INT8_RULES, ("quant_method", "format", "config_groups"))
     groups: dict[str, dict[str, dict[str, object]]] = value_of(
         values, "config_groups", {}
@@ -198,10 +217,58 @@ def read_quantization(
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """A quantized matrix whose parts have been checked for consistency."""
+    """A quantized matrix whose parts have been checked for consistency.
+
+    Attributes:
+        shape: The shape of the plain tensor with the same name.
+        make: A function that creates the matrix with a given name, or returns a stack.
+    """
 
     shape: tuple[int, ...]
-    make: Callable[[str], ml.QuantizedTensor]  # creates the matrix with a given name
+    make: "Callable[[str], ml.QuantizedTensor | Mxfp4Stack]"
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4Stack:
+    """The MXFP4 matrices of all experts in a layer, views of the mapped file.
+
+    Attributes:
+        blocks: The codes, uint8 [E, out, in/32, 16].
+        scales: The exponents, uint8 [E, out, in/32].
+    """
+
+    blocks: ml.Tensor
+    scales: ml.Tensor
+
+    @property
+    def dtype(self) -> ml.BlockDType:
+        """The dtype of the matrices."""
+        return MXFP4
+
+    def matrix(self, expert: int, part: int, parts: int, name: str) -> ml.QuantizedTensor:
+        """Return a copy of the rows of one expert, repacked as in GGUF files.
+
+        Byte i of a block contains elements 2i and 2i + 1 of 32. In GGUF files, byte j
+        contains elements j and j + 16, and the exponent precedes the codes.
+
+        Args:
+            expert: The number of the expert.
+            part: The index of the matrix, the first of whose rows is row `part`.
+            parts: The number of matrices whose rows alternate.
+            name: The name of the matrix.
+        """
+        codes = self.blocks.numpy()[expert, part::parts]
+        exponents = self.scales.numpy()[expert, part::parts]
+        first = codes[..., : _BLOCK_BYTES // 2]  # elements 0 to 15
+        second = codes[..., _BLOCK_BYTES // 2 :]  # elements 16 to 31
+        repacked = np.empty((*exponents.shape, 1 + _BLOCK_BYTES), np.uint8)
+        repacked[..., 0] = exponents
+        repacked[..., 1::2] = first & 0x0F | second << 4
+        repacked[..., 2::2] = first >> 4 | second & 0xF0
+        rows, blocks = exponents.shape
+        content = ml.Tensor.from_numpy(repacked)
+        shape = rows, blocks * MXFP4.block_size
+        return ml.QuantizedTensor(MXFP4, shape, content, name=name)
 
 
 def take_packed(entries: dict[str, TensorEntry], kind: str) -> dict[str, PackedWeight]:
@@ -215,6 +282,9 @@ def take_packed(entries: dict[str, TensorEntry], kind: str) -> dict[str, PackedW
         return {
             name: _nf4(name, entries) for name in names if f"{name}{NF4_STATE}" in entries
         }
+    if kind == "mxfp4":
+        names = [name.removesuffix(_BLOCKS) for name in entries if name.endswith(_BLOCKS)]
+        return {name: _mxfp4(name, entries) for name in names}
     codes = {
         n for n, entry in entries.items() if entry.dtype == "I8" and n.endswith(".weight")
     }
@@ -314,3 +384,25 @@ def _int8(name: str, entries: dict[str, TensorEntry]) -> PackedWeight:
         )
 
     return PackedWeight(codes.shape, make)
+
+
+def _mxfp4(name: str, entries: dict[str, TensorEntry]) -> PackedWeight:
+    """Remove the two parts of an MXFP4 tensor from `entries`, and check their shapes.
+
+    The matrices of a plain tensor with this name are transposed.
+    """
+    blocks = entries.pop(f"{name}{_BLOCKS}")
+    scales = entries.pop(f"{name}{_SCALES}", None)
+    if scales is None:
+        raise blocks.refusal(f"{shown(name + _SCALES)} in the file", "none")
+    if name in entries:
+        raise entries[name].refusal("a plain tensor or an MXFP4 tensor", "both")
+    if blocks.dtype != "U8" or len(blocks.shape) != 4 or blocks.shape[3] != _BLOCK_BYTES:
+        rule = f"U8 [experts, out, in / {MXFP4.block_size}, {_BLOCK_BYTES}]"
+        raise blocks.refusal(rule, f"{blocks.dtype} {list(blocks.shape)}")
+    experts, rows, columns = blocks.shape[:3]
+    if scales.dtype != "U8" or scales.shape != (experts, rows, columns):
+        rule = f"U8 {[experts, rows, columns]}"
+        raise scales.refusal(rule, f"{scales.dtype} {list(scales.shape)}")
+    shape = experts, columns * MXFP4.block_size, rows
+    return PackedWeight(shape, lambda _name: Mxfp4Stack(blocks.make(), scales.make()))

@@ -83,7 +83,6 @@ _MISSING_PARTS: Mapping[str, str] = {
     r"deepseek_?v?[23]": "attention with compressed keys and values",
     r"gemma3n(_text)?": "embeddings for each layer",
     r"gemma4(_text)?": "heads of several sizes",
-    r"gpt[_-]oss": "experts with biases and sinks",
     r".*hybrid": "layers of a state space model",
     r"lfm2(_?moe)?": "layers of convolutions",
     r"llama4(_text)?": "attention in chunks, and experts that all tokens use",

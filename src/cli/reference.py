@@ -20,8 +20,9 @@ import transformers
 from transformers.masking_utils import eager_mask
 
 from .. import ml
-from ..checkpoint.names import rows_of
+from ..checkpoint.names import rows_of, stored_rows
 from ..model import load_model
+from ..model.quantization import DequantizedWeights, JoinedWeights
 from ..tokenizer.config_files import is_sentencepiece_file
 from .reference_encoding import load_encoding
 
@@ -110,15 +111,14 @@ def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
 def _dequantized_weights(directory: Path) -> dict[str, Any]:
     """Return the weights of a quantized model, dequantized to float32 by `ml`."""
     model = load_model(directory)
-    weights = {}
-    for row in model.args.tensor_rows:
-        weight = model.tensors.get(row.name)
-        if weight is not None:  # the output matrix of a tied model is absent
-            plain = (
-                weight.dequantize() if isinstance(weight, ml.QuantizedTensor) else weight
-            )
-            weights[row.hugging_face] = torch.from_numpy(plain.numpy().astype(np.float32))
-    return weights
+    plain = DequantizedWeights(model.tensors, ml.float32)
+    stored: Any = JoinedWeights(plain, model.args, "hugging_face")
+    rows = stored_rows(model.args.tensor_rows, "hugging_face")
+    names = {row.name: name for name, row in rows.items()}
+    return {
+        names[key]: torch.from_numpy(weight.numpy().astype(np.float32))
+        for key, weight in stored.items()
+    }
 
 
 def _read_model(request: dict[str, Any], folder: Path) -> Any:
@@ -154,9 +154,14 @@ def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
         theirs[key] = tensor[0].flatten(1).numpy()
         return torch.from_numpy(ours[key]).reshape(tensor.shape)
 
+    def exchange_first(key: str, output: Any) -> Any:
+        if isinstance(output, tuple):  # with the scores of a router
+            return exchange(key, output[0]), *output[1:]
+        return exchange(key, output)
+
     def watch(module: Any, key: str) -> None:
         module.register_forward_hook(
-            lambda _module, _input, output: exchange(key, output)
+            lambda _module, _input, output: exchange_first(key, output)
         )
 
     def watch_heads(module: Any, key: str) -> None:

@@ -5,7 +5,7 @@ models/mixtral/modeling_mixtral.py.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import ml
 from ..checkpoint.names import expert_rows
@@ -102,13 +102,19 @@ class MixtureOfExperts(LlamaFeedForward):
     """Transforms each token by the experts that the router chooses for it.
 
     out = sum over the chosen experts e of weight_e * w2_e(silu(w1_e(x)) * w3_e(x))
+
+    Attributes:
+        activation: The function of gate and up, which a family may replace.
     """
+
+    activation: ClassVar[ml.Activation] = "swiglu"
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         self.args = args
         self.dtype = args.dtype if args.feed_forward_dtype else None
         name = f"layers.{layer}.feed_forward"
         self.router = tensors[f"{name}.router.weight"]  # [E, D]
+        self.router_bias = tensors.get(f"{name}.router.bias")  # [E]
         self.w1 = self._stack(tensors, name, "w1")  # [E, F, D]
         self.w2 = self._stack(tensors, name, "w2")  # [E, D, F]
         self.w3 = self._stack(tensors, name, "w3")  # [E, F, D]
@@ -130,7 +136,7 @@ class MixtureOfExperts(LlamaFeedForward):
         mark(17)  # feed-forward
         experts, weights = self.choose(x)  # [T, D] -> [T, A], [T, A]
         hidden = ml.expert_hidden(  # [T, D] -> [T*A, F]
-            x, experts, self.w1, self.w3, self.dtype
+            x, experts, self.w1, self.w3, self.dtype, self.activation
         )
         if self.dtype is not None:
             hidden = hidden.to(x.dtype)
@@ -141,7 +147,9 @@ class MixtureOfExperts(LlamaFeedForward):
 
         The router computes in float32, because a small difference may change the choice.
         """
-        logits = ml.linear_transformation(x.to(ml.float32), self.router)  # [T, E]
+        logits = ml.linear_transformation(  # [T, D] -> [T, E]
+            x.to(ml.float32), self.router, None, self.router_bias
+        )
         return ml.choose_experts(
             logits, self.args.n_active_experts, self.args.has_shares_of_all
         )

@@ -205,7 +205,8 @@ def load_model(
     dtype = None if quantize is None else quantization_of(quantize)
     check_activations(activations)
     source = path if isinstance(path, Source) else find_source(path)
-    checkpoint = source.open_checkpoint(dtype is not None or ranks is not None)
+    is_converted = dequantize or dtype is not None or ranks is not None
+    checkpoint = source.open_checkpoint(is_converted)
     try:
         args = checkpoint_args(source, checkpoint, rope_scaling_factor)
         args = replace(args, cache_type=cache_type)
@@ -308,8 +309,10 @@ def forecast_memory(
             nbytes += file.stat().st_size
     is_merged = source.is_merged
     args = _estimate_sizes(replace(source.args, cache_type=cache_type), nbytes)
-    copied = nbytes if is_merged else 0
-    copied_as = "weights to be merged"
+    copied = nbytes if is_merged else source.rearranged_bytes(args)
+    copied_as = "weights to be merged" if is_merged else "rearranged weights of experts"
+    if not is_merged and quantize is None:
+        nbytes = max(nbytes - copied, 0)
     if dequantize and quantize is None:
         copied = source.dequantized_bytes(args)
         copied_as = f"weights in {args.dtype}"
@@ -431,6 +434,13 @@ def _notes(
     if checkpoint.copied:
         notes.append(
             f"{len(checkpoint.copied)} tensors copied, which are misaligned in their file"
+        )
+    if checkpoint.rearranged:
+        tensors = [checkpoint.tensors[name] for name in checkpoint.rearranged]
+        nbytes = readable_bytes(sum(tensor.nbytes for tensor in tensors))
+        notes.append(
+            f"{len(tensors)} tensors of experts copied ({nbytes}), because their file "
+            "has them in another arrangement"
         )
     if checkpoint.unused:
         notes.append(f"not used: {some_of(checkpoint.unused, str)}")

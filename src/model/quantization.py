@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .. import ml
-from ..checkpoint.names import EMBEDDINGS, OUTPUT, Layout, is_matrix
+from ..checkpoint.names import EMBEDDINGS, OUTPUT, Layout, is_matrix, joined_parts
 from ..choices import ACTIVATIONS, QUANTIZED_TYPES
 from .args import ModelArgs
 from .errors import ModelError
@@ -146,6 +146,8 @@ class JoinedWeights(Mapping[str, ml.Weight]):
         self, tensors: Mapping[str, ml.Weight], args: ModelArgs, layout: Layout
     ) -> None:
         self._tensors = tensors
+        self._layout = layout
+        self._rows = {row.name: row for row in args.tensor_rows}
         self._shapes = args.stored_shapes(layout)
         self._parts = {
             name: parts
@@ -158,8 +160,9 @@ class JoinedWeights(Mapping[str, ml.Weight]):
         first: ml.Weight = parts[0]
         if len(parts) == 1:
             return first
-        joined = ml.concatenate(parts).reshape(self._shapes[name])  # maybe a stack
-        return joined.with_name(name)
+        joined = joined_parts(parts, self._rows[name], self._shapes[name], self._layout)
+        joined_weight: ml.Weight = joined.with_name(name)
+        return joined_weight
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)

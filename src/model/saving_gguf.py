@@ -145,9 +145,11 @@ def _check_schema(schema: GgufSchema, args: ModelArgs) -> None:
     if schema.heads_fill_dim and args.n_heads * args.head_dim != args.dim:
         rule = f"n_heads x head_dim = dim {args.dim}, as {name} requires in GGUF files"
         raise mismatch("save", rule, f"{args.n_heads} x {args.head_dim}")
-    if isinstance(args.rope_scaling, YarnRopeScaling) and not args.rope_scaling.truncate:
-        rule = "YaRN with truncate, as GGUF files require"
-        raise mismatch("save", rule, "truncate false")
+    scaling = args.rope_scaling
+    if isinstance(scaling, YarnRopeScaling) and scaling.truncate != schema.yarn_truncates:
+        rule = f"YaRN with truncate {str(schema.yarn_truncates).lower()}"
+        actual = f"truncate {str(scaling.truncate).lower()}"
+        raise mismatch("save", f"{rule}, as {name} requires in GGUF files", actual)
     if isinstance(args.rope_scaling, YarnRopeScaling) and not schema.has_yarn_keys:
         betas = (args.rope_scaling.beta_fast, args.rope_scaling.beta_slow)
         if betas != (32.0, 1.0):

@@ -78,6 +78,8 @@ class WindowAttention(LlamaAttention):
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         super().__init__(args, tensors, layer)
         self.window = args.windows[layer]
+        sinks = tensors.get(f"layers.{layer}.attention.sinks.weight")  # [H]
+        self.sinks = None if sinks is None else sinks.to(ml.float32)
         pairs = args.rotary_dim // 2
         first = args.rope_table_of_layer[layer] * pairs
         has_several = len(args.rope_tables) > 1

@@ -62,11 +62,12 @@ READ: dict[str, Any] = {
 
 
 OF_YARN = ("log_multiplier", "beta_fast", "beta_slow")
-HAVE_YARN = ("olmo3", "ministral3")
+HAVE_YARN = ("olmo3", "ministral3", "gpt_oss")
 SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 # The name in GGUF files where it is not the model_type.
 ARCHITECTURES = {
     "gemma3_text": "gemma3",
+    "gpt_oss": "gpt-oss",
     "olmo3": "olmo2",
     "ministral3": "mistral3",
     "mixtral": "llama",
@@ -118,6 +119,7 @@ def test_ignored_keys_change_no_logits(tmp_path: Path, source: Path) -> None:
         "granite": OF_GRANITE,
         "granite_swa": (*OF_GRANITE, *windows),
         "granitemoe": OF_GRANITE,
+        "gpt_oss": ("expert_feed_forward_length", *windows),
         "qwen3_moe": ("expert_feed_forward_length",),
         "olmo2": ("attention.sliding_window",),
         "olmo3": tuple(key for key in windows if key != "rope.freq_base_swa"),

@@ -332,7 +332,7 @@ def test_a_part_of_a_weight_that_has_parts_itself_is_no_second_weight(
 
 
 REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
-    "gptq": ({"quant_method": "gptq", "bits": 4}, "'compressed-tensors', got 'gptq'"),
+    "gptq": ({"quant_method": "gptq", "bits": 4}, "or 'mxfp4', got 'gptq'"),
     "no method": ({"bits": 4}, "got 'bits'"),
     "an object as method": ({"quant_method": {"a": 1}}, "an object"),
     "a text": ("nf4", "an object"),

@@ -25,6 +25,7 @@ from tests.model.families import EVEN_SIZES, WITH_EXPERTS, write_family
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
 from tests.model.tiny import BYTES_VOCAB, CONFIGS, GROUPED, weights, write_meta_directory
 from tests.support.hugging_face_writer import write_hugging_face_directory
+from tests.support.mxfp4 import pack_experts
 from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
 from tests.tokenizer.json_files import byte_level_file, write_json
@@ -144,6 +145,12 @@ def quantized(kind: str, source: Callable[[Path], Path]) -> Callable[[Path], Pat
     return write
 
 
+def with_packed_experts(directory: Path) -> Path:
+    write_family(directory, "gpt_oss", **EVEN_SIZES)
+    pack_experts(directory)
+    return directory
+
+
 def tied(directory: Path) -> Path:
     return write_tiny(directory, replace(BY_NAME["tied"], dim=64), ml.bfloat16)
 
@@ -167,6 +174,7 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "olmoe": partial(
         write_family, family="olmoe", dtype=ml.float32, hidden_size=48, head_dim=4
     ),
+    "mxfp4 of gpt_oss": with_packed_experts,
     "nf4 of olmo2": quantized(
         "nf4", partial(write_family, family="olmo2", hidden_size=64, intermediate_size=64)
     ),
@@ -203,7 +211,7 @@ def test_every_layout_agrees(run, tmp_path, here, layout):
         stages[3:4] = [9, 8, 9]
     if layout == "gemma3_text":
         stages[5:5] = [9, 9]
-    if layout in WITH_EXPERTS:
+    if layout in (*WITH_EXPERTS, "mxfp4 of gpt_oss"):
         del stages[12:15]  # transformers joins the products of experts
     if layout == "qwen3_moe":
         stages[3:4] = [9, 8, 9]

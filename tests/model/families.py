@@ -103,6 +103,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.2,
         "logits_scaling": 1.5,
     },
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "sliding_window": 8,
+        # The transition of YaRN, from below 0 to above the last index, has whole indices
+        # in llama.cpp too, which truncates them.
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "rope_theta": 5.0,
+            "factor": 16.0,
+            "original_max_position_embeddings": 200,
+            "truncate": False,
+        },
+    },
     "gemma2": {
         "model_type": "gemma2",
         "hidden_activation": "gelu_pytorch_tanh",
@@ -130,7 +145,7 @@ LIMITED: dict[str, dict[str, Any]] = {
     },
 }
 # Rows of whole blocks of each format.
-WITH_EXPERTS = ("qwen3_moe", "mixtral", "olmoe", "granitemoe")
+WITH_EXPERTS = ("qwen3_moe", "mixtral", "olmoe", "granitemoe", "gpt_oss")
 EVEN_SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 6,
 }  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 from src import ml
 from src.checkpoint import CheckpointError
 from src.model import InferenceContext, ModelArgs, ModelConfigError, load_model
+from src.model.args import YarnRopeScaling
 from src.model.sources import find_source
 from src.model.sources.hugging_face import HuggingFaceSource
 from tests.model.families import CONFIGS, LIMITED, config_of, write_family
@@ -21,6 +22,7 @@ from tests.support.safetensors_writer import write_safetensors
 
 LENGTH = 40
 YARN: dict[str, Any] = CONFIGS["ministral3"]["rope_parameters"]
+YARN_OF_GPT_OSS: dict[str, Any] = CONFIGS["gpt_oss"]["rope_scaling"]
 WEIGHTS = "model.safetensors"
 EVERY_FAMILY = pytest.mark.parametrize("family", [*CONFIGS, *LIMITED])
 IDS = [int(65 * (x + 1)) for x in uniform(7, LENGTH)]
@@ -84,6 +86,10 @@ def test_fused_and_eager_attention_give_the_same_bits(
         ("olmo3", {"layer_types": ["sliding_attention"] * 4}),
         ("olmo3", {"rope_scaling": None}),
         ("olmo3", {"rope_theta": 1e4}),
+        ("gpt_oss", {"sliding_window": 9}),
+        ("gpt_oss", {"layer_types": ["sliding_attention"] * 4}),
+        ("gpt_oss", {"num_experts_per_tok": 2}),
+        ("gpt_oss", {"rope_scaling": YARN_OF_GPT_OSS | {"factor": 5.0}}),
         ("ministral3", {"sliding_window": 9}),
         ("ministral3", {"rope_parameters": YARN | {"llama_4_scaling_beta": 0.4}}),
         ("ministral3", {"rope_parameters": YARN | {"factor": 5.0}}),
@@ -157,6 +163,20 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "n_experts": 64,
         "n_active_experts": 8,
         "has_shares_of_all": True,
+    },
+    "gpt_oss": {
+        "n_kv_heads": 8,
+        "max_context_length": 131072,
+        "norm_eps": 1e-5,
+        "head_dim": 64,
+        "rope_theta": 150000.0,
+        "rope_scaling": YarnRopeScaling(32.0, 4096, truncate=False),
+        "window": 128,
+        "window_layers": (0, 2),
+        "biases": ("wq", "wk", "wv", "wo", "w1", "w2", "w3"),
+        "n_experts": 128,
+        "n_active_experts": 4,
+        "has_shares_of_all": False,
     },
     "granitemoe": {
         "n_kv_heads": 32,
@@ -336,6 +356,21 @@ BAD: dict[str, tuple[str, dict[str, object], str]] = {
         {"clip_qkv": 8.0},
         "clip_qkv: expected null or false (not supported: clipped queries",
     ),
+    "queries without biases": (
+        "gpt_oss",
+        {"attention_bias": False},
+        "attention_bias: expected true",
+    ),
+    "other limits of experts": (
+        "gpt_oss",
+        {"swiglu_limit": 6.0},
+        "swiglu_limit: expected 7.0, got 6.0",
+    ),
+    "another factor of experts": (
+        "gpt_oss",
+        {"swiglu_alpha": 1.7},
+        "swiglu_alpha: expected 1.702, got 1.7",
+    ),
     "a window of granite": (
         "granite",
         {"sliding_window": 8},
@@ -406,7 +441,7 @@ BAD: dict[str, tuple[str, dict[str, object], str]] = {
     "a family that nobody knows": (
         "qwen2",
         {"model_type": "bamba"},
-        "model_type: expected 'gemma2' or 'gemma3_text' or 'granite'",
+        "model_type: expected 'gemma2' or 'gemma3_text' or 'gpt_oss'",
     ),
     "a part of another kind": (
         "qwen2",

@@ -19,6 +19,7 @@ import transformers
 
 from tests.model import oracle
 from tests.model.test_llama import run
+from tests.support.mxfp4 import pack_experts
 
 pytestmark = pytest.mark.oracle
 
@@ -489,6 +490,36 @@ CONFIGS: dict[str, dict[str, Any]] = {
         num_experts=9,
         num_experts_per_tok=3,
     ),
+    "gpt-oss 20B": sizes(
+        64,
+        8,
+        2,
+        96,
+        331,
+        4,
+        model_type="gpt_oss",
+        head_dim=64,
+        num_local_experts=8,
+        num_experts_per_tok=4,
+        sliding_window=40,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        swiglu_limit=7.0,
+        initializer_range=0.02,
+        router_aux_loss_coef=0.9,
+        attention_bias=True,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+    ),
+    "gpt-oss 120B, by its defaults": sizes(
+        64, 6, 3, 48, 337, 3, model_type="gpt_oss", num_local_experts=6
+    ),
     "Granite 3.1 1B A400M": sizes(
         64,
         4,
@@ -648,6 +679,21 @@ def test_greedy_tokens_are_equal_where_the_choice_is_clear(
     is_clear = first - second > FLOAT32_BOUND
     assert is_clear.mean() > 0.95
     np.testing.assert_array_equal(np.array(found)[is_clear], chosen[is_clear])
+
+
+@pytest.mark.parametrize("dequantize", [False, True])
+def test_experts_in_mxfp4_are_those_of_transformers(
+    tmp_path: Path, dequantize: bool
+) -> None:
+    name = "gpt-oss 20B"
+    directory = save(tmp_path, name, "bfloat16")
+    plain = pack_experts(directory)
+    wide = read(directory)
+    states = wide.state_dict()
+    for key, values in plain.items():
+        np.testing.assert_array_equal(states[key].numpy(), values)
+    model = load_model(directory, dequantize=dequantize)
+    check_no_further_off(model, read(directory, "bfloat16"), wide, name)
 
 
 def test_several_files_were_written_where_the_limit_asks_for_them(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ CASES = [
     if (
         file_type in FILE_TYPES
         if family not in WITH_EXPERTS
-        else family == "qwen3_moe"
+        else family in ("qwen3_moe", "gpt_oss")
         or (sizes == "multiples of 256" and file_type in ("F32", "BF16", "Q4_K_M"))
     )
 ]
@@ -105,7 +105,7 @@ IDS = [
 def type_of(name: str, shape: tuple[int, ...], file_type: str, tied: bool) -> int:
     """Give the type of a tensor. Source: llama.cpp, src/llama-quant.cpp (four layers)."""
     output, finer, plain = (FILE_TYPES | EXPERT_TYPES)[file_type]
-    if len(shape) == 1 or "ffn_gate_inp" in name:
+    if len(shape) == 1 or "ffn_gate_inp" in name or name.endswith(".bias"):
         return F32
     last = "token_embd.weight" if tied else "output.weight"
     matrices = ("attn_v", "ffn_down", "ffn_down_exps")

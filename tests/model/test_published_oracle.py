@@ -208,6 +208,7 @@ OF_LLAMA = {"pretraining_tp"}  # harmless in other families too
 EARLIER: dict[str, set[str]] = {
     "gemma2": {"hidden_act"},
     # transformers accepts both names of the number of experts.
+    "gpt_oss": {"num_experts"},
     "granitemoe": {"num_experts"},
     "mixtral": {"num_experts"},
     "olmoe": {"num_local_experts"},

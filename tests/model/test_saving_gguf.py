@@ -350,7 +350,7 @@ def test_yarn_is_written_and_read_back(tmp_path: Path, more: dict[str, float]) -
     save_quantized(tmp_path / "a.gguf", tmp_path / "back", "nf4")
     assert load_model(tmp_path / "back").args.rope_scaling == made.args.rope_scaling
     for key, value, words in (
-        ("truncate", False, "save: expected YaRN with truncate, as GGUF files require"),
+        ("truncate", False, "as qwen3 requires in GGUF files, got truncate false"),
         ("beta_fast", 8.0, "as qwen3 requires in GGUF files, got 8 and 1"),
     ):
         scaling = yarn | {key: value}

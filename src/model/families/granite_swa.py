@@ -15,7 +15,6 @@ from ...checkpoint.hugging_face_config import ConfigSchema, HuggingFaceConfig
 from ...checkpoint.names import SINKS, with_rows
 from ...checkpoint.params import SIZE, Rule, list_of, number_in, one_of, value_of
 from ..errors import mismatch
-from ..llama import Weights
 from ..windows import WindowArgs, WindowAttention
 from . import GGUF_WINDOW_RULES, LAYER_TYPES, layer_types, layer_windows
 from .granite import FAMILY as GRANITE
@@ -84,11 +83,6 @@ class GraniteSwaArgs(GraniteArgs, WindowArgs):
 
 class GraniteSwaAttention(GraniteAttention, WindowAttention):
     """Granite's attention with a window in some layers, and a sink for each head."""
-
-    def __init__(self, args: GraniteSwaArgs, tensors: Weights, layer: int) -> None:
-        super().__init__(args, tensors, layer)
-        sinks = tensors[f"layers.{layer}.attention.sinks.weight"]  # [H]
-        self.sinks = sinks.to(ml.float32)
 
     def rotate(self, x: ml.Tensor, rotations: ml.Tensor) -> ml.Tensor:
         """Rotate queries or keys [T, heads, h], or return them unchanged without RoPE."""

@@ -129,7 +129,7 @@ class Source(ABC):
 
     @abstractmethod
     def open_checkpoint(self, one_by_one: bool = False, /) -> Checkpoint:
-        """Open the weights; with `one_by_one`, merge each tensor on look-up."""
+        """Open the weights; with `one_by_one`, merge or copy each one on look-up."""
 
     @property
     def is_merged(self) -> bool:
@@ -148,6 +148,10 @@ class Source(ABC):
     def dequantized_bytes(self, args: ModelArgs) -> int:
         """Return the size in bytes of the plain weights created by `dequantize`."""
         return sum(map(math.prod, self.quantized_shapes(args))) * args.dtype.itemsize
+
+    def rearranged_bytes(self, _args: ModelArgs) -> int:
+        """Return the size in bytes of the weights that are copied to be rearranged."""
+        return 0
 
     def notes(self, _has_output: bool) -> Iterable[str]:
         """Return notes about the files for the user."""

@@ -318,7 +318,9 @@ def _rope_scaling(
         return LinearRopeScaling(factor) if factor != 1.0 else None
     positions = config.sizes["max_context_length"]
     scaling = YarnRopeScaling(
-        factor, value_of(given, "rope.scaling.original_context_length", positions)
+        factor,
+        value_of(given, "rope.scaling.original_context_length", positions),
+        truncate=family.gguf.yarn_truncates,
     )
     if family.gguf.has_yarn_keys:
         multiplier = float(value_of(given, "rope.scaling.yarn_log_multiplier", 0.0))

@@ -1,8 +1,9 @@
 """Hugging Face's layout: `config.json`, safetensors and various tokenizer files."""
 
 import contextlib
+import math
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +23,20 @@ from ...checkpoint.model_directory import CONFIG_FILE, INDEX, SINGLE
 from ...checkpoint.names import (
     EMBEDDINGS,
     OUTPUT,
+    TensorRow,
     check_tensors,
     is_harmless,
     is_matrix,
     part_of,
     stored_rows,
 )
-from ...checkpoint.packed_weights import PackedWeight, QuantizationConfig, take_packed
+from ...checkpoint.packed_weights import (
+    MXFP4,
+    Mxfp4Stack,
+    PackedWeight,
+    QuantizationConfig,
+    take_packed,
+)
 from ...checkpoint.params import sizes_of, value_of
 from ...checkpoint.safetensors import SafetensorsFile, TensorEntry, read_index
 from ...tokenizer import Tokenizer
@@ -123,8 +131,11 @@ class HuggingFaceSource(Source):
         """Describe the quantization format, or return None if weights are plain."""
         return None if self.packing is None else self.packing.description
 
-    def open_checkpoint(self, _one_by_one: bool = False, /) -> Checkpoint:
-        """Open the weights in place; a tied model may lack the output matrix."""
+    def open_checkpoint(self, one_by_one: bool = False, /) -> Checkpoint:
+        """Open the weights in place, except those that must be rearranged.
+
+        A tied model may lack the output matrix.
+        """
         label, files = self.weights
         all_entries = dict[str, TensorEntry]()
         mapped = list[MappedFile]()
@@ -156,17 +167,14 @@ class HuggingFaceSource(Source):
                 for row in all_rows
                 if row.hugging_face in entries
             }
-            tensors = {
-                row.name: part_of(
-                    entries[row.hugging_face].make(row.name),
-                    row,
-                    sizes,
-                    label,
-                    "hugging_face",
-                )
-                for row in all_rows
-                if row.name in used
+            wholes = {
+                name: entries[name].make(row.name)
+                for name, row in rows.items()
+                if name in entries
             }
+            of_model = {row.name: row for row in all_rows if row.name in used}
+            stored = _StoredWeights(of_model, wholes, sizes, label)
+            tensors = stored if one_by_one else dict(stored)
             stack.pop_all()
         unused = [prefix + name for name in plain if name not in rows] + of_other_parts
         count = (
@@ -177,25 +185,50 @@ class HuggingFaceSource(Source):
             for name, entry in all_entries.items()
             if entry.is_misaligned and name not in unused
         )
-        return Checkpoint(
+        rearranged = [
+            name for name, row in of_model.items() if row.is_copied_from("hugging_face")
+        ]
+        checkpoint = Checkpoint(
             tensors=tensors,
             sizes=sizes,
-            dtypes={name: tensor.dtype for name, tensor in tensors.items()},
+            dtypes={n: wholes[row.hugging_face].dtype for n, row in of_model.items()},
             files=list(files),
             source_format=f"Hugging Face, {count}",
             mapped=mapped,
             names_in_files=used,
             unused=tuple(unused),
             copied=tuple(copied),
+            rearranged=() if one_by_one else tuple(rearranged),
         )
+        if checkpoint.rearranged:
+            checkpoint.forget_pages()  # release the pages of the originals
+        return checkpoint
+
+    @property
+    def _has_packed_stacks(self) -> bool:
+        """Return whether only the matrices of experts are quantized."""
+        return self.packing is not None and self.packing.kind == "mxfp4"
 
     def quantized_shapes(self, args: ModelArgs) -> Iterable[tuple[int, ...]]:
         """Return the shapes of all matrices except the embedding table."""
         excluded = {EMBEDDINGS, OUTPUT} if self.tied else {EMBEDDINGS}
+        if self._has_packed_stacks:
+            excluded = {row.name for row in args.tensor_rows if row.expert is None}
         shapes = args.tensor_shapes.items()
         return [
             shape for name, shape in shapes if is_matrix(name) and name not in excluded
         ]
+
+    def rearranged_bytes(self, args: ModelArgs) -> int:
+        """Return the size in bytes of the weights that are copied to be rearranged."""
+        shapes = args.tensor_shapes
+        total = 0
+        for row in args.tensor_rows:
+            if row.is_copied_from("hugging_face"):
+                size = math.prod(shapes[row.name])
+                is_packed = self._has_packed_stacks and is_matrix(row.name)
+                total += MXFP4.bytes_of(size) if is_packed else size * args.dtype.itemsize
+        return total
 
     def notes(self, has_output: bool) -> Iterable[str]:
         """Yield a note if an output matrix is present despite `tie_word_embeddings`."""
@@ -210,6 +243,47 @@ class HuggingFaceSource(Source):
 
 
 SOURCE = HuggingFaceSource
+
+
+class _StoredWeights(Mapping[str, ml.Weight]):
+    """The weights of a model by Meta's names. Rearranged ones are copied on each look-up.
+
+    Args:
+        rows: The table rows of the weights.
+        wholes: The stored tensors by their names in the files.
+        sizes: The sizes by letter.
+        label: The file, for error messages.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[str, TensorRow],
+        wholes: Mapping[str, ml.Weight | Mxfp4Stack],
+        sizes: Mapping[str, int],
+        label: str,
+    ) -> None:
+        self._rows = rows
+        self._wholes = wholes
+        self._sizes = sizes
+        self._label = label
+
+    def __getitem__(self, name: str) -> ml.Weight:
+        row = self._rows[name]
+        whole = self._wholes[row.hugging_face]
+        if isinstance(whole, Mxfp4Stack):
+            assert row.expert is not None, "only the matrices of experts are stacks"
+            return whole.matrix(row.expert, row.part, len(row.joined) or 1, name)
+        weight: ml.Weight = part_of(whole, row, self._sizes, self._label, "hugging_face")
+        return weight
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows  # the default would copy the weight
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def _check_shard(label: str, source: SafetensorsFile, names: Collection[str]) -> None:
