@@ -24,6 +24,7 @@ from .pre_tokenizers import (
     GPT_2,
     LLAMA_3,
     LLAMA_CPP_DEFAULT,
+    O200K,
     QWEN_2,
     TEKKEN,
 )
@@ -86,6 +87,7 @@ _GROUPS: Sequence[tuple[_SplitPattern, str]] = (
         "dbrx smaug-bpe chatglm-bpe",
     ),  # dbrx: OLMo 2; smaug-bpe: SmolLM3 and fine-tuned Llama 3
     (_SplitPattern(ByteLevelPipeline(TEKKEN), whole=True, adds_bos=True), "tekken"),
+    (_SplitPattern(ByteLevelPipeline(O200K)), "gpt-4o llama4 kanana2 talkie"),
     # llama.cpp does not apply normalization form C, but these two models' tokenizers do.
     (_SplitPattern(_COMPOSED_QWEN_2), "qwen2 deepseek-r1-qwen"),
     (_SplitPattern(_QWEN_2), "stablelm2 kormo f2llmv2 megrez hunyuan solar-open grok-2"),

@@ -14,7 +14,15 @@ from ..untrusted import escape_line, is_same_json
 from .config_files import Template, expect_kind
 from .encoders import ByteLevelPipeline, MetaspacePipeline, PrependScheme
 from .errors import TokenizerError, mismatch
-from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, METASPACE, QWEN_2, TEKKEN
+from .pre_tokenizers import (
+    DIGITS_THEN_GPT_2,
+    GPT_2,
+    LLAMA_3,
+    METASPACE,
+    O200K,
+    QWEN_2,
+    TEKKEN,
+)
 
 _T = TypeVar("_T")
 
@@ -38,6 +46,7 @@ _PATTERNS = (
     (LLAMA_3.pattern.pattern, LLAMA_3),
     (QWEN_2.pattern.pattern, QWEN_2),
     (TEKKEN.pattern.pattern, TEKKEN),
+    (O200K.pattern.pattern, O200K),
     (GPT_2.pattern.pattern, GPT_2),
     (
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",

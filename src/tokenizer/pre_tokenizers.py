@@ -111,6 +111,17 @@ TEKKEN = PreTokenizer(
     _BEFORE_SPACE,
 )
 
+# GPT-4o and gpt-oss split as Mistral NeMo does, except that a contraction belongs to the
+# word before it, and that digits form groups of up to three. Source: openai/tiktoken
+# tiktoken_ext/openai_public.py (`o200k_base`).
+_CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = PreTokenizer(
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTION}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTION}|\p{{N}}{{1,3}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    _BEFORE_SPACE,
+)
+
 # Source: openai/gpt-2 src/encoder.py, commit 9b63575ef42771a015060c964af2c3da4cf7c8ab;
 # the pattern is written as in huggingface/tokenizers
 # src/pre_tokenizers/byte_level.rs, v0.23.

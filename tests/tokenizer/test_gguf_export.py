@@ -25,13 +25,14 @@ from tests.tokenizer.json_files import (
 )
 from tests.tokenizer.strings import KINDS, sample, strings
 from tests.tokenizer.test_gguf_keys import ROWS, TEXTS, assert_same, assert_same_roles
-from tests.tokenizer.trained_files import QWEN, SMOLLM3, TEKKEN, smollm2, split_by
+from tests.tokenizer.trained_files import O200K, QWEN, SMOLLM3, TEKKEN, smollm2, split_by
 
 PRE = "tokenizer.ggml.pre"
 # By the names of split patterns.
 TRAINED: dict[str, Callable[[], Json]] = {
     "qwen2": lambda: split_by(QWEN, composes=True), "smollm": smollm2, "refact": smollm2,
     "dbrx": lambda: split_by(SMOLLM3), "tekken": lambda: split_by(TEKKEN, whole=True),
+    "gpt-4o": lambda: split_by(O200K),
 }  # fmt: skip
 # Which part of the many strings a test compares.
 SHARE = {
@@ -42,6 +43,7 @@ SHARE = {
     "refact": 10,
     "dbrx": 10,
     "tekken": 10,
+    "gpt-4o": 10,
 }
 
 

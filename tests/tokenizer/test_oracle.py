@@ -29,6 +29,7 @@ from tests.tokenizer.json_files import (
 from tests.tokenizer.strings import KINDS, sample, strings
 from tests.tokenizer.trained_files import (
     ADDED,
+    O200K,
     QWEN,
     SMOLLM3,
     TEKKEN,
@@ -57,6 +58,8 @@ TRAINED: dict[str, Callable[[], Json]] = {
     "Qwen": lambda: split_by(QWEN, composes=True),
     "Qwen, added tokens": lambda: split_by(QWEN, composes=True, tokens=ADDED),
     "SmolLM3, OLMo 2": lambda: split_by(SMOLLM3, tokens=ADDED),
+    "gpt-oss": lambda: split_by(O200K),
+    "gpt-oss, added tokens": lambda: split_by(O200K, tokens=ADDED),
     "Mistral NeMo": lambda: split_by(TEKKEN, whole=True),
     "SmolLM2": smollm2,
     "SmolLM2, added tokens": lambda: smollm2(tokens=ADDED),
