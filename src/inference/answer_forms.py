@@ -51,6 +51,11 @@ class CallForm:
             object, and optionally IDENTITY for a unique ID of nine letters and digits.
         between: The string between two calls, or None if an answer can contain only one.
         close: The string after the last call.
+        stop: The special token that ends an answer with a call, if another one ends
+            other answers.
+        follows_tokens: Whether the calls may follow special tokens, such as those of
+            channels. Grammars, whose text cannot contain special tokens, can then require
+            a call, but not allow one.
     """
 
     name: str
@@ -63,6 +68,8 @@ class CallForm:
     call: str = _OBJECT
     between: str | None = ", "
     close: str = ""
+    stop: str = ""
+    follows_tokens: bool = False
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -82,6 +89,8 @@ class ThoughtForm:
         end: The marker after the thoughts.
         said_begin: The optional marker before the rest of the answer.
         said_end: The marker after the rest, if `said_begin` is present.
+        has_channels: Whether an answer consists of messages, each with a channel and
+            perhaps a recipient in its header.
     """
 
     name: str
@@ -91,10 +100,36 @@ class ThoughtForm:
     end: str
     said_begin: str = ""
     said_end: str = ""
+    has_channels: bool = False
 
+
+# The header of a message in OpenAI's Harmony format. The recipient is in the role or in
+# the channel. The first header of an answer is in the prompt up to the role.
+_HEADER = re.compile(
+    r"(?:<\|start\|>assistant)?(?: ?to=(?P<role_to>[^\s<]+))?"
+    r"<\|channel\|>(?P<channel>[a-z]+)(?: to=(?P<to>[^\s<]+))?"
+    r"(?: ?<\|constrain\|>[a-z]+| [a-z]+)?<\|message\|>"
+)
+_MESSAGE_END = re.compile(r"<\|(?:end|call|return)\|>")
+_MESSAGE_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_HEADER_BEGINS = ("<|start|>assistant", "<|channel|>", "to=")
+_MOST_HEADER_CHARS = 300
+_FUNCTIONS = "functions."
+_CALL_BEGIN = f"<|channel|>commentary to={_FUNCTIONS}"
+_CALL_MIDDLE = " <|constrain|>json<|message|>"
 
 # The first row that matches a template is used, so the order matters.
 CALL_FORMS = (
+    CallForm(
+        "harmony",
+        "gpt-oss",
+        markers=("<|start|>assistant to=", "<|channel|>commentary "),
+        begin=_CALL_BEGIN,
+        call=f"NAME{_CALL_MIDDLE}ARGUMENTS",
+        between=None,
+        stop="<|call|>",
+        follows_tokens=True,
+    ),
     CallForm(
         "deepseek-r1",
         "DeepSeek V3, R1, R1-Distill",
@@ -222,6 +257,14 @@ CALL_FORMS = (
 
 THOUGHT_FORMS = (
     ThoughtForm(
+        "harmony",
+        "gpt-oss",
+        markers=("<|channel|>analysis<|message|>",),
+        begin="<|channel|>analysis<|message|>",
+        end="<|end|>",
+        has_channels=True,
+    ),
+    ThoughtForm(
         "granite-3.3",
         "Granite 3.3",
         markers=("</think>", "<response></response>"),
@@ -263,7 +306,7 @@ THOUGHT_FORMS = (
 )
 
 # The default format for models whose template does not match any format.
-THINK = THOUGHT_FORMS[1]
+THINK = next(form for form in THOUGHT_FORMS if form.name == "think")
 
 
 def call_form_of(template: str) -> CallForm | None:
@@ -298,6 +341,9 @@ def split_thoughts(
     begun = text.lstrip()
     if not is_over and form.begin.startswith(begun):
         return "", ""
+    if form.has_channels:
+        is_inside = opened and not begun.startswith(form.begin)
+        return _split_channels(form.begin + text if is_inside else begun, is_over)
     if not opened and not begun.startswith(form.begin):
         return "", text
     thought, mark, said = begun.removeprefix(form.begin).partition(form.end)
@@ -306,6 +352,51 @@ def split_thoughts(
             thought = thought[: len(thought) - overlap(thought, form.end)]
         return thought.strip("\n"), ""
     return thought.strip("\n"), _without_marks(form, said.lstrip("\n"), is_over)
+
+
+def _split_channels(text: str, is_over: bool) -> tuple[str, str]:
+    """Implement `split_thoughts` for answers that consist of messages with channels.
+
+    Messages in the analysis channel are thoughts. Calls are written as in `CALL_FORMS`,
+    wherever their header contains the recipient. Text without a header is part of the
+    answer. A header that is cut is left out.
+    """
+    thoughts = list[str]()
+    said = ""
+    start = 0
+    while start < len(text):
+        header = _HEADER.match(text, start)
+        if header is None:
+            rest = text[start:].lstrip("\n")
+            if not _may_be_header(rest, is_over):
+                said += rest
+            break
+        end = _MESSAGE_END.search(text, header.end())
+        content = text[header.end() : end.start() if end else None]
+        if end is None and not is_over:
+            cut = max(overlap(content, mark) for mark in _MESSAGE_ENDS)
+            content = content[: len(content) - cut]
+        recipient = header["role_to"] or header["to"] or ""
+        if recipient.startswith(_FUNCTIONS):
+            name = recipient.removeprefix(_FUNCTIONS)
+            said += f"{_CALL_BEGIN}{name}{_CALL_MIDDLE}{content}"
+        elif header["channel"] == "analysis":
+            thoughts.append(content.strip("\n"))
+        elif content:
+            said += f"\n\n{content}" if said else content.lstrip("\n")
+        start = len(text) if end is None else end.end()
+    return "\n\n".join(filter(None, thoughts)), said
+
+
+def _may_be_header(text: str, is_over: bool) -> bool:
+    """Return whether a text is the beginning of a header.
+
+    At the end of an answer, only the markers show that it is one.
+    """
+    begins = _HEADER_BEGINS[:2] if is_over else _HEADER_BEGINS
+    if any(text.startswith(begin) for begin in begins):
+        return "<|message|>" not in text and len(text) <= _MOST_HEADER_CHARS
+    return not is_over and any(begin.startswith(text) for begin in begins)
 
 
 def _without_marks(form: ThoughtForm, said: str, is_over: bool) -> str:

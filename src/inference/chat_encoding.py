@@ -240,8 +240,8 @@ def end_ids(
 ) -> frozenset[int]:
     """Return the token ids that end an answer in a chat.
 
-    These are the tokenizer's end tokens, and the first special token that the template
-    writes after an answer.
+    These are the tokenizer's end tokens, the first special token that the template writes
+    after an answer, and the token that ends an answer with a call, if it has its own.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -251,22 +251,26 @@ def end_ids(
         ChatFormatError: If the format is unknown.
     """
     template = template_of(tokenizer, chat_format)
+    ids = tokenizer.stop_ids
+    if template.call_form is not None and template.call_form.stop:
+        stop = token_id(tokenizer, template.call_form.stop)
+        ids = ids if stop is None else ids | {stop}
     messages = [Message("user", "question"), Message("assistant", _END_PROBE)]
     try:
         conversation = Conversation(messages, add_generation_prompt=False)
         prompt = render_chat(tokenizer, conversation, template)
     except ChatFormatError:
-        return tokenizer.stop_ids
+        return ids
     at = prompt.rfind(_END_PROBE)
     if at < 0:
-        return tokenizer.stop_ids
+        return ids
     after = prompt[at + len(_END_PROBE) :]
     for text, number in _cut_at_special_tokens(tokenizer, after, template):
         if number is not None:
-            return tokenizer.stop_ids | {number}
+            return ids | {number}
         if text.strip():
             break
-    return tokenizer.stop_ids
+    return ids
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, template: ChatTemplate) -> list[int]:

@@ -16,7 +16,14 @@ from typing import Any
 
 from ..chat_formats import CHAT_FORMATS
 from ..untrusted import escape_line
-from .answer_forms import THINK, CallForm, ThoughtForm, call_form_of, thought_form_of
+from .answer_forms import (
+    THINK,
+    CallForm,
+    ThoughtForm,
+    call_form_of,
+    split_thoughts,
+    thought_form_of,
+)
 from .errors import ChatFormatError
 from .marked_text import mark_values
 from .messages import TEMPLATE_ROLES, Message
@@ -88,6 +95,8 @@ class ChatTemplate:
     @property
     def can_leave_out_thoughts(self) -> bool:
         """Whether answers do not include thoughts, or a variable can disable them."""
+        if self.thought_form.has_channels:  # `thinking` is only a key of messages
+            return False
         has_switch = self.reads("enable_thinking") or self.reads("thinking")
         return has_switch or thought_form_of(self.text) is None
 
@@ -168,8 +177,11 @@ class ChatTemplate:
         """Render a conversation of `Message` objects. See `render` for the options.
 
         Call arguments are passed as objects, as in transformers. If the template fails
-        with objects, they are passed as JSON strings, as in API requests.
+        with objects, they are passed as JSON strings, as in API requests. Answers with
+        channels are divided into thoughts and text, because templates reject the markers.
         """
+        if self.thought_form.has_channels:
+            messages = [self._without_channels(message) for message in messages]
         variables = [message.as_variable() for message in messages]
         try:
             return self.render(variables, **options)
@@ -182,6 +194,13 @@ class ChatTemplate:
             except ChatFormatError:
                 pass
             raise
+
+    def _without_channels(self, message: Message) -> Message:
+        """Return an answer as the model wrote it without its channels."""
+        if message.role != "assistant" or "<|message|>" not in message.content:
+            return message
+        thoughts, said = split_thoughts(message.content, form=self.thought_form)
+        return replace(message, content=said, reasoning=message.reasoning or thoughts)
 
 
 @cache

@@ -222,7 +222,7 @@ def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[HttpA
             "tool_choice: expected auto, because the call form of this model is unknown"
         )
         raise RequestError(400, text, "tool_choice", "unsupported")
-    if style is not None:
+    if style is not None and (is_required or not style.follows_tokens):
         many = body.parallel_tool_calls
         special_ids = service.tokenizer.special_tokens
         calls = grammar_of_calls(

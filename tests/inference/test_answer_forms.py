@@ -6,6 +6,7 @@ import json
 import random
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,7 @@ from src.model import Model
 from tests.inference import published_templates
 from tests.inference.test_grammars import allowed_by, drawn
 
+TEMPLATES = Path(__file__).parent / "templates"
 CALLS = {form.name: form for form in CALL_FORMS}
 THOUGHTS = {form.name: form for form in THOUGHT_FORMS}
 MARKED = [form for form in CALL_FORMS if form.begin]
@@ -60,6 +62,7 @@ SCHEMA = {
     "additionalProperties": False,
     "$defs": {"s": {"type": "string", "maxLength": 5}},
 }
+GPT_OSS = (TEMPLATES / "openai-gpt-oss-120b.jinja").read_text("utf-8")
 TOOLS = [
     {"type": "function", "function": {"name": "a", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "b.c-d", "parameters": SCHEMA}},
@@ -338,6 +341,58 @@ def test_marks_around_the_rest_of_an_answer_are_left_out(name):
     )
 
 
+HARMONY = THOUGHTS["harmony"]
+START = "<|start|>assistant"
+ANALYSIS = "<|channel|>analysis<|message|>"
+FINAL = "<|channel|>final<|message|>"
+CALLED = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (f"{ANALYSIS}Hm.<|end|>{START}{FINAL}Yes.", ("Hm.", "Yes.")),
+        (f"{ANALYSIS}Hm.<|end|>{START}{FINAL}Yes.<|return|>", ("Hm.", "Yes.")),
+        (f"{FINAL}Yes, <|\n", ("", "Yes, <|\n")),
+        (f"{ANALYSIS}a\n<|end|>{START}{ANALYSIS}b<|end|>{START}{FINAL}c", ("a\n\nb", "c")),
+        (
+            f"{ANALYSIS}a<|end|>{START}<|channel|>commentary<|message|>I look.<|end|>"
+            f"{START}{FINAL}c",
+            ("a", "I look.\n\nc"),
+        ),
+        (f"{ANALYSIS}a<|end|>{START}<|chan", ("a", "")),
+        (f"{ANALYSIS}a<|end|>{START}<|channel|>final", ("a", "")),
+        (f"{ANALYSIS}a<|en", ("a<|en", "")),
+        (f"{ANALYSIS}a<|end|>{START}{CALLED}", ("a", CALLED)),
+        (f"{CALLED}<|call|>", ("", CALLED)),
+        (
+            ' to=functions.f<|channel|>commentary json<|message|>{"x": 1}<|call|>',
+            ("", CALLED),
+        ),
+        (f"{START} to=functions.f<|channel|>commentary<|message|>{{}}",
+         ("", CALLED.replace('{"x": 1}', "{}"))),
+        (f"{START}<|channel|>{'x' * 400}", ("", f"{START}<|channel|>{'x' * 400}")),
+    ],
+)  # fmt: skip
+def test_channels_are_thoughts_text_and_calls_however_the_text_is_cut(text, parts):
+    assert check_thoughts(HARMONY, text) == parts
+
+
+def test_a_call_in_a_channel_is_read():
+    text = f"{ANALYSIS}Hm.<|end|>{START}{CALLED}"
+    thought, said = split_thoughts(text, form=HARMONY)
+    assert thought == "Hm."
+    assert split_calls(CALLS["harmony"], said) == ("", [ToolCall("f", '{"x": 1}')])
+
+
+def test_whatever_messages_an_answer_has_nothing_that_was_passed_on_is_taken_back():
+    parts = [ANALYSIS, FINAL, START, CALLED, *(f"<|{x}|>" for x in ("end", "call")), "a",
+             "\n", " to=", "<|", "<|channel|>", "commentary", "<|message|>"]  # fmt: skip
+    generator = random.Random(1)
+    for _ in range(300):
+        check_thoughts(HARMONY, "".join(generator.choices(parts, k=8)))
+
+
 # ---- templates -------------------------------------------------------------------------
 
 
@@ -400,6 +455,7 @@ def test_marks_around_the_rest_of_an_answer_are_left_out(name):
             None,
         ),
         ("<|START_THINKING|> and <|END_THINKING|>", None, "command"),
+        (GPT_OSS, "harmony", "harmony"),
     ],
 )
 def test_the_marks_of_a_template_choose_the_forms(template, calls, thoughts):

@@ -18,11 +18,11 @@ from src.inference import (
     find_chat_template,
     named_template,
 )
-from src.inference.chat_encoding import format_of_tokens
+from src.inference.chat_encoding import end_ids, format_of_tokens
 from src.model import load_model
 from src.tokenizer import Tokenizer, load_tokenizer
 from tests.cli.reciting_model import write_reciting_directory
-from tests.inference.byte_tokenizer import LLAMA2, R1, TOKENS, ByteTokenizer
+from tests.inference.byte_tokenizer import LLAMA2, R1, TOKENS, ByteTokenizer, spelled
 from tests.inference.published_templates import PUBLISHED, TINYLLAMA
 from tests.support.shared_data import shared_data
 
@@ -266,3 +266,38 @@ def test_special_tokens_tell_a_format(names, expected):
         "encode": lambda *_, **__: [],
     }
     assert format_of_tokens(SimpleNamespace(**tokens)) == expected
+
+
+HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>")
+
+
+def gpt_oss() -> tuple[ByteTokenizer, ChatTemplate]:
+    path = Path(__file__).parent / "templates" / "openai-gpt-oss-120b.jinja"
+    tokenizer = ByteTokenizer("<|startoftext|>", "<|return|>", "<|call|>", *HARMONY)
+    return tokenizer, ChatTemplate(path.read_text("utf-8"))
+
+
+def test_a_call_and_an_answer_of_gpt_oss_end_with_tokens_of_their_own():
+    tokenizer, template = gpt_oss()
+    assert end_ids(tokenizer, template) == {257, 258}
+    assert not template.can_leave_out_thoughts
+    with pytest.raises(ChatFormatError, match="think must be on"):
+        encode_chat(tokenizer, [Message("user", "Hi")], True, template, think=False)
+
+
+def test_an_earlier_answer_of_gpt_oss_is_passed_on_without_its_channels():
+    tokenizer, template = gpt_oss()
+    answer = (
+        "<|channel|>analysis<|message|>Hm.<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>Yes."
+    )
+    chat = [Message("user", "Hi"), Message("assistant", answer), Message("user", "Ok")]
+    text = spelled(tokenizer, encode_chat(tokenizer, chat, True, template))
+    assert text.endswith(
+        "{<|start|>}user{<|message|>}Hi{<|end|>}"
+        "{<|start|>}assistant{<|channel|>}final{<|message|>}Yes.{<|end|>}"
+        "{<|start|>}user{<|message|>}Ok{<|end|>}{<|start|>}assistant"
+    )
+    typed = [Message("user", "<|channel|>final<|message|>")]
+    text = spelled(tokenizer, encode_chat(tokenizer, typed, True, template))
+    assert "user{<|message|>}<|channel|>final<|message|>{<|end|>}" in text
