@@ -32,6 +32,7 @@ from .places import Place, letters_of_rows
 _OUTPUT_STAGE = 19
 # The op that is stages 12 to 14 at once.
 _FUSED = "attention"
+_BEFORE_ATTENTION_STAGE = 11
 _ATTENTION_STAGE = 14
 _READING = "read_cache"
 
@@ -90,6 +91,7 @@ class _Pass:
         self._pending = dict[tuple[str, Letters], list[Intervention]]()
         self._applied = set[Intervention]()
         self._is_running = False
+        self._is_listening = False
         self.is_spelled_out = any(each.address.place.is_spelled_out for each in every)
 
     def mark(
@@ -130,9 +132,34 @@ class _Pass:
         """Enter a stage."""
         if stage == _OUTPUT_STAGE:
             self._finish()
-        found = self._by_place.get((stage, self._layer))
-        self._pending = dict(found or {})
+        self._pending = dict(self._by_place.get((stage, self._layer), {}))
         self._names.enter(stage)
+        self._listen(
+            bool(self._pending)
+            or self.is_spelled_out
+            or (
+                stage == _BEFORE_ATTENTION_STAGE
+                and (_ATTENTION_STAGE, self._layer) in self._by_place
+            )
+        )
+
+    def _listen(self, is_needed: bool) -> None:
+        """Receive the results of ops from now on, or no longer.
+
+        Ops that nobody receives take no extra time, so only the stages with changes do.
+        """
+        if is_needed == self._is_listening:
+            return
+        self._is_listening = is_needed
+        if is_needed:
+            subscribe_changer(self.change)
+        else:
+            unsubscribe_changer(self.change)
+
+    def end(self) -> None:
+        """Follow no more passes."""
+        self._listen(False)
+        unfollow(self.mark)
 
     def change(self, op: str, result: Any) -> tuple[Any, tuple[str, ...]] | None:
         """Change the result of an op, if a place with interventions is in it."""
@@ -266,12 +293,10 @@ def intervened(
     before = _active.current
     _active.current = current
     follow(current.mark, current.is_spelled_out)
-    subscribe_changer(current.change)
     try:
         yield
     finally:
-        unsubscribe_changer(current.change)
-        unfollow(current.mark)
+        current.end()
         _active.current = before
 
 

@@ -7,6 +7,7 @@ names, so they cannot become stale.
 This module does not import NumPy, so that `--help` need not load it.
 """
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -216,13 +217,22 @@ HOLDS: Mapping[int, str] = {5: "6 to 18", 7: "8 to 14"}
 def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:
     """Return the size of a letter, product (`H*h`), half (`h/2`) or number, if known."""
     size = 1
-    for factor in letter.split("*"):
-        name, _, divisor = factor.partition("/")
-        value = int(name) if name.isdecimal() else sizes.get(name)
+    for name, divisor in _factors(letter):
+        value = name if isinstance(name, int) else sizes.get(name)
         if value is None:
             return None
-        size *= value // int(divisor or 1)
+        size *= value // divisor
     return size
+
+
+@functools.cache
+def _factors(letter: str) -> tuple[tuple[int | str, int], ...]:
+    """Return the factors of a product, numbers or letters, each with its divisor."""
+    factors = []
+    for factor in letter.split("*"):
+        name, _, divisor = factor.partition("/")
+        factors.append((int(name) if name.isdecimal() else name, int(divisor or 1)))
+    return tuple(factors)
 
 
 def in_window(letters: Letters) -> Letters:
