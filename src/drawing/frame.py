@@ -85,7 +85,9 @@ _NOTES = {
     "choose_experts": (
         "The experts with the largest logits, and the softmax of their logits."
     ),
-    "expert_hidden": "silu(w1 x) * (w3 x), with the matrices of each chosen expert.",
+    "expert_hidden": (
+        "silu(w1 x) * (w3 x), or a similar product, of each chosen expert."
+    ),
     "expert_outputs": "w2 hidden of each chosen expert, times its weight, added up.",
     "add": ("Element by element: the stream plus the result of the part."),
 }
