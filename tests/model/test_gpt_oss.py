@@ -11,6 +11,7 @@ import pytest
 from src import ml
 from src.checkpoint import CheckpointError
 from src.checkpoint.safetensors import read_safetensors
+from src.inference import BatchEngine, InferenceEngine, SamplingArgs
 from src.model import (
     InferenceContext,
     Model,
@@ -259,3 +260,56 @@ def test_other_keys_of_mxfp4_are_rejected(tmp_path: Path) -> None:
     path.write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"only known keys, got 'group_size'"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_answers_in_a_batch_have_the_probabilities_of_answers_alone(
+    tmp_path: Path, is_packed: bool
+) -> None:
+    source = write_family(tmp_path, "gpt_oss", **EVEN_SIZES)
+    if is_packed:
+        pack_experts(source)
+    model = load_model(source)
+    prompts = [IDS[:5], IDS[3:20], IDS[9:10]]
+    sampling = SamplingArgs(temperature=0.0)
+
+    def steps(answers: Any) -> list[list[tuple[int, float]]]:
+        return [
+            [(x.token_id, x.choice.candidates[0].log_probability) for x in answer]
+            for answer in answers
+        ]
+
+    alone = []
+    for prompt in prompts:
+        engine = InferenceEngine(model, sequence_length=64)
+        alone.append(
+            [*engine.generate(prompt, max_new_tokens=12, sampling=sampling, candidates=1)]
+        )
+    with BatchEngine(model, sequence_length=64) as batch:
+        together = [
+            batch.submit(prompt, max_new_tokens=12, sampling=sampling, candidates=1)
+            for prompt in prompts
+        ]
+        assert steps(map(list, together)) == steps(alone)
+
+
+def test_the_bias_of_the_router_decides_and_of_equal_logits_the_lower_number(
+    tmp_path: Path,
+) -> None:
+    source = write_family(tmp_path, "gpt_oss", ml.float32)
+    router = "model.layers.0.mlp.router"
+    x = ml.tensor(uniform(5, 2 * 20).reshape(2, 20).astype(np.float32))
+    for biases, chosen in (
+        ([1, 1, 1, 1, 1, 1], [0, 1, 2]),
+        ([0, 5, 1, 5, 1, 5], [1, 3, 5]),
+        ([2, 0, 2, 0, 2, 2], [0, 2, 4]),
+    ):
+        changed = {
+            f"{router}.weight": np.zeros((6, 20), np.float32),
+            f"{router}.bias": np.array(biases, np.float32),
+        }
+        write_safetensors(source / "model.safetensors", stored(source) | changed)
+        layer: Any = load_model(source).transformer.layers[0].feed_forward
+        experts, weights = layer.choose(x)
+        assert experts.numpy().tolist() == [chosen] * 2
+        np.testing.assert_allclose(weights.numpy(), 1 / 3, rtol=1e-6)
