@@ -16,6 +16,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from src.checkpoint.gguf import read_gguf
+from src.checkpoint.gguf_writer import GgufWriter
 from src.model.saving import save_quantized
 from src.model.saving_gguf import save_gguf
 from src.model.sources import find_source
@@ -79,6 +81,39 @@ WINDOW_SHAPES["gemma-tiny"] = WINDOW_SHAPES["gemma-1b"] | {
     "head_dim": 32,
     "query_pre_attn_scalar": 32,
     "intermediate_size": 96,
+    "vocab_size": 512,
+}
+
+
+# By name: what `config.json` says of models with experts, cut to a few layers.
+EXPERT_SHAPES: dict[str, dict[str, Any]] = {
+    "qwen3-30b": {
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "vocab_size": 151936,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1000000.0,
+        "eos_token_id": 1,
+    },
+}
+EXPERT_SHAPES["qwen3-tiny"] = EXPERT_SHAPES["qwen3-30b"] | {
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "moe_intermediate_size": 256,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
     "vocab_size": 512,
 }
 
@@ -158,7 +193,11 @@ def find_checkpoint(shape: str, layers: int | None, directory: Path) -> Path:
 
 def find_window_checkpoint(shape: str, directory: Path) -> Path:
     """Give the model directory of one of `WINDOW_SHAPES`; write it if it is not there."""
-    config = WINDOW_SHAPES[shape]
+    return _find_random(directory / shape, WINDOW_SHAPES[shape])
+
+
+def _find_random(target: Path, config: Mapping[str, Any]) -> Path:
+    """Give a directory with random weights of a configuration of Hugging Face."""
 
     def write(place: Path) -> None:
         write_hugging_face_directory(place, config, {})
@@ -168,11 +207,11 @@ def find_window_checkpoint(shape: str, directory: Path) -> Path:
                 row.name, args.tensor_shapes[row.name], np.dtype(ml_dtypes.bfloat16), 0
             )
             for row in args.tensor_rows
-            if row.name != "output.weight"
+            if row.name != "output.weight" or not config.get("tie_word_embeddings")
         }
         write_hugging_face_directory(place, config, arrays)
 
-    return _made(directory / shape, write)
+    return _made(target, write)
 
 
 def _made(target: Path, write: Callable[[Path], object]) -> Path:
@@ -227,6 +266,36 @@ def find_quantized_gguf(directory: Path, kind: str) -> Path:
     """
     target = directory / f"model-{kind}.gguf"
     return _made(target, lambda place: quantize_gguf(find_gguf(directory), place, kind))
+
+
+def find_experts_gguf(shape: str, directory: Path, kind: str) -> Path:
+    """Give the GGUF file of one of `EXPERT_SHAPES`; write it if it is not there.
+
+    llama.cpp makes a file with one layer, whose tensors every layer then has.
+    """
+    config = EXPERT_SHAPES[shape]
+    layers = config["num_hidden_layers"]
+
+    def write(place: Path) -> None:
+        name = f"{shape}-1-layer"
+        plain = _find_random(directory / name, config | {"num_hidden_layers": 1})
+        file = read_gguf(find_quantized_gguf(plain, kind))
+        sources = {
+            tensor.name.replace("blk.0.", f"blk.{layer}."): tensor
+            for layer in range(layers)
+            for tensor in file.tensors.values()
+            if layer == 0 or tensor.name.startswith("blk.0.")
+        }
+        keys = dict(file.keys) | {
+            f"{file.keys['general.architecture']}.block_count": layers
+        }
+        tensors = {name: (each.dtype, each.shape) for name, each in sources.items()}
+        content = np.memmap(file.path, np.uint8, "r")
+        with GgufWriter(place, keys, tensors) as writer:
+            for name, each in sources.items():
+                writer.write(name, memoryview(content[each.start : each.stop]))
+
+    return _made(directory / f"{shape}-{kind}.gguf", write)
 
 
 def quantize_gguf(source: Path, target: Path, kind: str) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,23 @@ def test_decoding_with_windows_runs_on_a_tiny_model(tmp_path: Path) -> None:
     )["results"]  # fmt: skip
     expected = {f"{OURS} at 30", f"{OURS} at 1500", "roofline"}
     assert set(results["decode"]["rates"]) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("llama_cpp") is None,
+    reason="llama-cpp-python, which makes the file, is absent",
+)
+def test_every_measure_of_experts_runs_on_a_tiny_model(tmp_path: Path) -> None:
+    record = record_of(
+        "tests.bench.bench_experts", "--shape", "qwen3-tiny", "--engines", OURS,
+        "--pairs", "1", "--repeats", "0", "--directory", str(tmp_path),
+    )  # fmt: skip
+    results = record["results"]
+    assert {OURS, "roofline"} < set(results["decode"]["rates"])
+    assert {"prefill 22", "prefill 128", "prefill 512", "step"} < set(results)
+    one, several = record["bytes"]
+    assert one < several
 
 
 @pytest.mark.slow
