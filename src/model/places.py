@@ -288,7 +288,7 @@ def _find_place(
     if place.is_in_layer != (layer is not None):
         needed = "needs [layer L]" if place.is_in_layer else "has no layer"
         raise InterventionError(
-            f"{name} {needed}, with L from 0 to {layers - 1}: got {text!r}"
+            f"[intervene] {name} {needed}, with L from 0 to {layers - 1}: got {text!r}"
         )
     if layer is not None and layer >= layers:
         raise InterventionError(
