@@ -293,9 +293,11 @@ class BatchEngine:
                 "[submit] tracing must be off: a trace shows one sequence"
             )
         answer = Answer(self.model, self.sequence_length, request)
+        if answer.interventions:  # otherwise the module is not needed
+            from ..model.interventions import has_ranks
         for each in answer.interventions:
-            if each.address.place.is_spelled_out:
-                rule = "must not be inside of attention, which a batch computes in one op"
+            if each.address.place.is_spelled_out and has_ranks(self.model):
+                rule = "must not be inside of attention if several processes run a batch"
                 raise InferenceError(f"[submit] {each.address.text!r} {rule}")
         needed = len(answer.ids) + answer.limit - 1
         most = self._pool.blocks * SIZE

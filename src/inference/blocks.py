@@ -311,24 +311,85 @@ class BlockPool:
         """
         for part in parts:
             part.sequence.reserve(len(part.ids))
-        adapters = [
-            (len(part.ids), part.wanted, part.sequence.adapters) for part in parts
-        ]
-        with ml.adapted_rows(adapters):
-            for part in parts:
-                if part.sequence.interventions:
-                    return self._run_changed(parts)
+        for part in parts:
+            if part.sequence.interventions:
+                return self._run_changed(parts)
+        with ml.adapted_rows(_adapters_of(parts)):
             return self._run(parts)
 
     def _run_changed(self, parts: Sequence[Part]) -> list[Logits]:
-        """Run tokens of sequences, some of which have interventions."""
-        from ..model.intervened import PassPart, intervened, own_rows
+        """Run tokens of sequences, some of which have interventions.
+
+        A sequence with interventions inside of attention has a pass of its own, because
+        a pass over several sequences computes attention in one op.
+        """
+        from ..model.intervened import intervened, own_rows
 
         args, bounds = own_rows(self.model)
         first = parts[0].sequence
         if len(parts) == 1 and first.is_in_order:
-            with intervened(args, None, first.interventions, bounds):
+            with (
+                ml.adapted_rows(_adapters_of(parts)),
+                intervened(args, None, first.interventions, bounds),
+            ):
                 return self._run(parts)
+        logits = dict[int, Logits]()
+        together = dict[int, Part]()
+        for number, part in enumerate(parts):
+            interventions = part.sequence.interventions
+            if any(each.address.place.is_spelled_out for each in interventions):
+                logits[number] = self._run_alone(part)
+            else:
+                together[number] = part
+        if together:
+            results = self._run_together([*together.values()])
+            logits.update(zip(together, results, strict=True))
+        return [logits[number] for number in range(len(parts))]
+
+    def _run_alone(self, part: Part) -> Logits:
+        """Run tokens of a sequence with one op per stage of attention.
+
+        These ops read a cache whose blocks are in order, so the sequence's blocks are
+        copied to one, and the new keys and values are copied back.
+        """
+        from ..model.intervened import PassPart, intervened, own_rows
+
+        sequence = part.sequence
+        start = len(sequence.ids)
+        count = len(part.ids)
+        args = self.memory.args
+        longest = self.memory.sequence_length
+        memory = CacheMemory(args, longest, len(sequence.blocks))
+        ranges = _stored_ranges(sequence, 0, start)
+        for cache, ordered in zip(self.memory.caches, memory.caches, strict=True):
+            for position, first, end in ranges:
+                ordered.store_rows(position, cache.stored_rows(first, end))
+        context = InferenceContext(args, longest, memory=memory)
+        context.length = start
+        whole_args, bounds = own_rows(self.model)
+        # All rows count as wanted: the logits have a row per token, or only the last one.
+        changed = PassPart(start, count, count, sequence.interventions)
+        with (
+            ml.adapted_rows(_adapters_of([part])),
+            intervened(whole_args, [changed], (), bounds),
+        ):
+            result = self.model.transformer.forward(
+                context, part.ids, start, all_positions=part.wanted > 1
+            )
+        ranges = _stored_ranges(sequence, start, start + count)
+        for cache, ordered in zip(self.memory.caches, memory.caches, strict=True):
+            for position, first, end in ranges:
+                rows = ordered.stored_rows(position, position + end - first)
+                cache.store_rows(first, rows)
+        sequence.confirm(*part.ids[: part.certain])
+        logits: Logits = result.numpy()
+        return logits[len(logits) - part.wanted :]
+
+    def _run_together(self, parts: Sequence[Part]) -> list[Logits]:
+        """Run tokens of sequences in one pass, some of which have interventions."""
+        from ..model.intervened import PassPart, intervened, own_rows
+
+        args, bounds = own_rows(self.model)
         changed = [
             PassPart(
                 len(part.sequence.ids),
@@ -338,7 +399,10 @@ class BlockPool:
             )
             for part in parts
         ]
-        with intervened(args, changed, (), bounds):
+        with (
+            ml.adapted_rows(_adapters_of(parts)),
+            intervened(args, changed, (), bounds),
+        ):
             return self._run(parts)
 
     def _run(self, parts: Sequence[Part]) -> list[Logits]:
@@ -369,6 +433,27 @@ class BlockPool:
         for part in parts:
             part.sequence.confirm(*part.ids[: part.certain])
         return np.split(logits, np.cumsum(wanted)[:-1])
+
+
+def _adapters_of(
+    parts: Sequence[Part],
+) -> list[tuple[int, int, ml.ScaledAdapters]]:
+    """Return the rows and adapters of a pass, as `ml.adapted_rows` needs them."""
+    return [(len(part.ids), part.wanted, part.sequence.adapters) for part in parts]
+
+
+def _stored_ranges(
+    sequence: PooledSequence, start: int, stop: int
+) -> list[tuple[int, int, int]]:
+    """Return ranges of a sequence's positions as (position, first, end) in the memory."""
+    ranges = []
+    while start < stop:
+        number, offset = divmod(start, SIZE)
+        end = min(stop, start - offset + SIZE)
+        first = sequence.blocks[number].place * SIZE + offset
+        ranges.append((start, first, first + end - start))
+        start = end
+    return ranges
 
 
 class LonePool(BlockPool):

@@ -119,7 +119,7 @@ class Intervention:
     ) -> None:
         self.args = whole_args(model)
         self.address = parse_address(address, self.args.sizes)
-        if kind == "record" and self.args is not model.args:
+        if kind == "record" and has_ranks(model):
             raise InterventionError(
                 "[intervene] recording needs one process: several run the model"
             )
@@ -412,6 +412,11 @@ def whole_args(model: AnyModel) -> ModelArgs:
     own = getattr(model.transformer, "own", None)
     args: ModelArgs = model.args if own is None else own.args
     return args
+
+
+def has_ranks(model: AnyModel) -> bool:
+    """Return whether several processes run a model."""
+    return whole_args(model) is not model.args
 
 
 def _fitted(value: Array, part: Array, row_axis: int) -> Array:

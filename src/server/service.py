@@ -19,7 +19,7 @@ from starlette.requests import Request
 from ..inference import BatchEngine, ChatTemplate, Counters, end_ids
 from ..inference.grammars import CompiledGrammar, Grammar, Grammars, GrammarUse
 from ..model import InterventionError, Interventions, LoadedAdapter
-from ..model.interventions import parse_intervention
+from ..model.interventions import has_ranks, parse_intervention
 from ..tokenizer import Tokenizer
 from .bodies import AdapterScale
 from .errors import RequestError
@@ -214,8 +214,8 @@ class Service(Collector):
         """Return the interventions of a request.
 
         Raises:
-            RequestError: A text is not valid, or its place is inside of attention, which
-                a batch computes in one op.
+            RequestError: A text is not valid, or its place is inside of attention and
+                several processes run the model.
         """
         if not texts:
             return ()
@@ -229,8 +229,8 @@ class Service(Collector):
             except InterventionError as error:
                 message = f"{key}: {str(error).removeprefix('[intervene] ')}"
                 raise RequestError(400, message, key, "invalid_value") from None
-            if intervention.address.place.is_spelled_out:
-                expected = "expected a place outside of the fused attention"
+            if intervention.address.place.is_spelled_out and has_ranks(model):
+                expected = "expected a place outside of attention with several processes"
                 message = f"{key}: {expected}, got {intervention.address.text}"
                 raise RequestError(400, message, key, "invalid_value")
             interventions.append(intervention)

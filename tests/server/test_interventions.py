@@ -18,6 +18,8 @@ def test_a_request_changes_tensors_of_its_own_answer(server: Running) -> None:
     changed = text_of(server, interventions=["layers.3.feed_forward=0"])
     assert changed != plain
     assert text_of(server, interventions=[f"{HEAD}*=1", "x[layer 1]+=0"]) == plain
+    weights = [f"layers.{layer}.attention.weights=0" for layer in range(4)]
+    assert text_of(server, interventions=weights) != plain
     assert text_of(server) == plain
 
 
@@ -27,7 +29,7 @@ def test_a_request_changes_tensors_of_its_own_answer(server: Running) -> None:
         (["nothing=0"], "interventions[0]: name must be one of embedding, layers.L."),
         ([f"{HEAD}=0", "x[layer 0]=a:b"], "interventions[1]: value of 'x[layer 0]' must"),
         (["x[layer 0]@999999=0"], "interventions[0]: position of 'x[layer 0]@999999'"),
-        (["layers.0.attention.weights=0"], "expected a place outside of the fused"),
+        (["x[layer 0]=nan"], "interventions[0]: value of 'x[layer 0]' must be finite"),
         ("x[layer 0]=0", "interventions: Expected `array | null`"),
         (["x[layer 0]=0"] * 65, "interventions: Expected `array` of length <= 64"),
     ],
