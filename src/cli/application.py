@@ -187,7 +187,7 @@ def _answer_or_chat(options: Options, console: Console) -> None:
         if options.explore is not None:
             from .explore import record_page
 
-            views.enter_context(record_page(session, options, options.explore))
+            views.enter_context(record_page(session, options, options.explore, prompt))
         if options.diagrams is not None:
             from .explore import record_diagrams
 

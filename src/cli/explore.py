@@ -35,7 +35,9 @@ from .session import Session
 
 
 @contextmanager
-def record_page(session: Session, options: Options, path: Path) -> Iterator[None]:
+def record_page(
+    session: Session, options: Options, path: Path, prompt: str | None
+) -> Iterator[None]:
     """Check the arguments, record the answer in the `with` block, and write its page."""
     check_writable(path, UsageError)
     has_two = options.explore_with is not None or options.explore_prompt is not None
@@ -55,6 +57,9 @@ def record_page(session: Session, options: Options, path: Path) -> Iterator[None
     else:
         assert name is not None
         other = open_second_model(options, console, model, positions, name)
+    patches = None
+    if options.explore_patches and prompt is not None:
+        patches = _scan(session, options, prompt)  # before the answer, to reject it early
     collector = Collector(model, store, adapters=adapters, interventions=changes)
     with session.trace.recorded(collector):
         yield
@@ -63,9 +68,9 @@ def record_page(session: Session, options: Options, path: Path) -> Iterator[None
     runs = [collector.finish()]
     if has_two:
         second = None
-        prompt = options.explore_prompt
-        if prompt is not None:
-            question = prompt if session.completion else session.messages([], prompt)
+        text = options.explore_prompt
+        if text is not None:
+            question = text if session.completion else session.messages([], text)
             template = template_named(options)
             second = prompt_of(other, question, template, answer.settings.think != "off")
         max_new_tokens = session.settings.max_tokens or len(answer.ids)
@@ -81,15 +86,24 @@ def record_page(session: Session, options: Options, path: Path) -> Iterator[None
                 () if has_other_model else changes,
             )
         )
-        if options.explore_patches:
-            assert second is not None
-            prompt_ids = runs[0]["tokens"][: len(runs[0]["tokens"]) - len(answer.ids)]
-            try:
-                scan = scan_patches(model, prompt_ids, second[0])
-            except PromptError as error:
-                raise UsageError(f"--explore-patches: {error}") from None
-            runs[0]["patches"] = patches_record(scan)
+        if patches is not None:
+            runs[0]["patches"] = patches
     session.console.note(_save(runs, store, path))
+
+
+def _scan(session: Session, options: Options, prompt: str) -> dict[str, Any]:
+    """Return the effects of patching a prompt with tensors of the other prompt."""
+    assert options.explore_prompt is not None
+    model = session.engine.model
+    thinks = session.settings.think != "off"
+    ids = []
+    for text in (prompt, options.explore_prompt):
+        question = text if session.completion else session.messages([], text)
+        ids.append(prompt_of(model, question, template_named(options), thinks)[0])
+    try:
+        return patches_record(scan_patches(model, ids[0], ids[1]))
+    except PromptError as error:
+        raise UsageError(f"--explore-patches: {error}") from None
 
 
 def explore_last(session: Session, argument: str) -> None:

@@ -96,6 +96,7 @@ def test_patches_of_another_prompt_are_added_or_refused(run, tmp_path):
     assert "patches" not in second
     done = run(*flags, "--explore-prompt", "What is 1 + 5 + 5?")
     assert b"--explore-patches: [patch] both prompts must have the same" in done.stderr
+    assert not done.stdout  # it is rejected before the answer
 
 
 @pytest.mark.parametrize(
