@@ -98,7 +98,8 @@ def attribute(
 
     Returns:
         A dict with the contributions `parts`, float32 [1 + 2 L], and `heads`, float32
-        [L, H], and the numbers `sum` and `bound`.
+        [L, H], and the numbers `sum` and `bound`. If `wo` has a bias, which belongs to
+        no head, `biases` has its contribution for each layer.
     """
     args = transformer.args
     output = transformer.output
@@ -117,6 +118,7 @@ def attribute(
     h = args.head_dim
     H = args.n_heads
     by_head = np.empty((len(heads), H), np.float32)
+    biases = []
     for layer, (block, output_of_heads) in enumerate(
         zip(transformer.layers, heads, strict=True)
     ):
@@ -125,12 +127,14 @@ def attribute(
         alone[range(H), range(H)] = output_of_heads.reshape(H, h)
         x = ml.Tensor.from_numpy(alone.reshape(H + 1, H * h)).to(args.dtype)
         projected = block.attention.project(x).numpy()  # [H + 1, D]
-        each = projected[:-1] - projected[-1]  # subtract the bias
+        bias = projected[-1]
+        each = projected[:-1] - bias
         # Only some families have this norm.
         norm_after = getattr(block, "norm_after_attention", None)
         if norm_after is not None:
             each = each * _norm_gain(norm_after, each.sum(0, dtype=np.float64))
         by_head[layer] = (each * (row * gain)).sum(-1)
+        biases.append(float((bias * (row * gain)).sum()))
     bound = float(np.abs(exact * gain * row).sum()) * _ROUNDING[args.dtype.name]
     # With block dtypes, `linear_transformation` introduces further rounding.
     if isinstance(output.dtype, ml.BlockDType):
@@ -139,12 +143,15 @@ def attribute(
             np.abs(row).max() * normed.sum() * 2.0**-12 if output.dtype is ml.nf4 else 0.0
         )
         bound += float(np.abs(row).sum() * normed.max() * 2.0**-15 + levels)
-    return {
+    attribution: dict[str, Any] = {
         "parts": shares.astype(np.float32),
         "heads": by_head,
         "sum": float(shares.sum()),
         "bound": bound,
     }
+    if any(biases):
+        attribution["biases"] = biases
+    return attribution
 
 
 def _norm_gain(norm: RMSNorm, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

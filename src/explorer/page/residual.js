@@ -109,7 +109,7 @@ async function attributionOf(run, p) {
   const largest = Math.max(...heads.map(Math.abs)) || 1;
   const top = heads.indexOf(Math.max(...heads));
   return [section, h("section", {}, h("h3", {}, "Contributions of the heads"),
-    h("p", {}, "The contribution of each layer's attention, divided among its heads. The largest: ", h("strong", { id: "largest-head" }, `layer ${Math.floor(top / run.H)}, head ${top % run.H}, ${signed(heads[top])}`), named(run.headName(Math.floor(top / run.H), top % run.H)), "."), await headsThatPromoted(run, one, heads), matrix({
+    h("p", {}, `The contribution of each layer's attention, divided among its heads${one.attribution.biases ? " (without the bias of the output matrix)" : ""}. The largest: `, h("strong", { id: "largest-head" }, `layer ${Math.floor(top / run.H)}, head ${top % run.H}, ${signed(heads[top])}`), named(run.headName(Math.floor(top / run.H), top % run.H)), "."), await headsThatPromoted(run, one, heads), matrix({
     id: "attribution-heads", name: "contribution of each head to the logit", rows: run.L, columns: run.H, cell: Math.max(12, Math.min(30, Math.floor(600 / run.H))),
     scale: DIVERGING, low: -largest, high: largest, value: (layer, head) => heads[layer * run.H + head],
     labels: { row: (layer) => `layer ${layer}`, column: (head) => `head ${head}` },
