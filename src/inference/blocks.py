@@ -320,7 +320,7 @@ class BlockPool:
     def _run_changed(self, parts: Sequence[Part]) -> list[Logits]:
         """Run tokens of sequences, some of which have interventions.
 
-        A sequence with interventions inside of attention has a pass of its own, because
+        A sequence with interventions inside of attention has a separate pass, because
         a pass over several sequences computes attention in one op.
         """
         from ..model.intervened import intervened, own_rows

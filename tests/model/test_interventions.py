@@ -9,6 +9,7 @@ import pytest
 
 from src import ml
 from src.inference import BatchEngine, InferenceEngine, Request, SamplingArgs
+from src.inference.errors import InferenceError
 from src.model import (
     InferenceContext,
     Intervention,
@@ -403,3 +404,13 @@ def test_requests_refuse_what_they_cannot_run(model: Model, tmp_path: Path) -> N
         list(engine.generate(PROMPT, 2, interventions=(absent,)))
     with pytest.raises(InterventionError, match="must have recorded a row"):
         Intervention.record(model, "x[layer 0]").recorded  # noqa: B018
+
+
+def test_several_processes_refuse_places_inside_of_attention_in_a_batch(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.model.interventions.has_ranks", lambda _: True)
+    inside = Intervention.zero(model, "layers.0.attention.weights")
+    batch = BatchEngine(model, sequence_length=64)
+    with batch, pytest.raises(InferenceError, match="if several processes run a batch"):
+        batch.submit(PROMPT, 2, interventions=(inside,))
