@@ -120,8 +120,8 @@ def test_a_directory_has_the_numbers_of_its_configuration(run, home):
         ({"llama__expert_count": 8}, "no: llama.expert_count: expected 0, got 8"),
         ({"llama__block_count": None}, "no: keys: expected llama.context_length, "),
         (
-            {"tokenizer__ggml__pre": "gpt-4o"},
-            "no: tokenizer.ggml.pre: expected a supported one, got gpt-4o",
+            {"tokenizer__ggml__pre": "unheard-of"},
+            "no: tokenizer.ggml.pre: expected a supported one, got unheard-of",
         ),
         ({"general__file_type": 19}, "no: format: expected a supported one, got IQ2_XXS"),
         ({"general__size_label": "1\x1b[2J"}, "yes"),
