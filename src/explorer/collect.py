@@ -65,6 +65,9 @@ class _Pass:
     stream_rows: int = 0
     attention: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     sinks: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    # For each layer: the experts of each token, and their weights.
+    experts: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    expert_weights: list[Floats] = field(default_factory=list)
     newest: Any = None  # the elements of the most recent result
     logits: Floats | None = None
     # (name, value, ids, new logits) for each sampling step that changes logits.
@@ -271,6 +274,10 @@ class Collector:
         result = event.outputs[0]
         if result.values is not None and result.values.ndim:
             self._process_values(event, result.letters, result.values, current)
+        if event.op == "choose_experts" and result.values is not None:
+            is_number = result.dtype == "int32"
+            stacks = current.experts if is_number else current.expert_weights
+            stacks.append(result.values.copy())
         if event.op == "write_cache":
             assert event.layer is not None, "each layer has a cache"
             self._capacities[event.layer] = result.shape[0]
@@ -464,8 +471,14 @@ class Collector:
             current.record["residual"] = add(measures, "residual")  # [6 L + 1, T]
         if current.record["residual"] is None:
             self._leave_out("residual stream", f"pass {current.number}")
+        if current.experts:
+            current.record["experts"] = self._kept_experts(current)
+            if current.record["experts"] is None:
+                self._leave_out("experts", f"pass {current.number}")
         current.attention = []
         current.sinks = []
+        current.experts = []
+        current.expert_weights = []
         self._waiting = current
 
     def _read_waiting(self) -> None:
@@ -522,6 +535,14 @@ class Collector:
             weights = weights[..., sum(range(first + 1, first + dropped + 1)) :]
             data = self._store.add(weights, "attention")
         return None if data is None else {"rows": current.rows, "data": data}
+
+    def _kept_experts(self, current: _Pass) -> dict[str, Any] | None:
+        """Store the experts of a pass and their weights [L, T, A], if both fit."""
+        kept = {
+            "numbers": self._store.add(np.stack(current.experts), "residual"),
+            "weights": self._store.add(np.stack(current.expert_weights), "residual"),
+        }
+        return None if None in kept.values() else kept
 
     def _leave_out(self, kind: str, omission: str) -> None:
         """Record an omission for the document."""

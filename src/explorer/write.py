@@ -54,6 +54,7 @@ SCRIPTS = (
     "residual.js",
     "sampling.js",
     "cache.js",
+    "experts.js",
     "values.js",
     "compare.js",
     "tour.js",

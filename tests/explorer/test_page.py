@@ -6,6 +6,7 @@ import random
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from src.explorer import ExplorerError, Store, explore, run_beside, run_traced, 
 from src.explorer.run import prompt_of
 from src.inference import Message, Sampler, SamplingArgs
 from src.inference.patching import scan_patches
-from src.model import Intervention, load_model
+from src.ml.op import OpCall, subscribe, unsubscribe
+from src.model import InferenceContext, Intervention, load_model
 from src.model.saving_gguf import save_gguf
 from tests.model.families import write_family
 from tests.model.tiny import Tiny, write_meta_directory
@@ -143,6 +145,60 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids = list(b"The quick brown fox jumps.")
     runs = [run_traced(model, ids, 2, SamplingArgs(seed=1), store)]
     return saved(runs, store, directory / "windowed.html")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_experts_of_a_token_are_shown_with_their_weights(
+    tmp_path_factory: pytest.TempPathFactory, page: Any, width: int
+) -> None:
+    directory = tmp_path_factory.mktemp("experts")
+    write_json(directory, byte_level_file())
+    model = load_model(write_family(directory, "qwen3_moe", vocab_size=300))
+    store = Store()
+    ids = list(b"The quick brown fox jumps.")
+    run = run_traced(model, ids, 2, SamplingArgs(seed=1), store)
+    page.set_viewport_size({"width": width, "height": 900})
+    opened(page, saved([run], store, directory / "experts.html"))
+    page.locator("#tab-experts").click()
+    page.evaluate("explorer.show({ position: 5 })")
+    page.wait_for_selector("h3:has-text('Experts at position 5')")
+    chosen: list[Any] = []
+    with observed_experts(chosen):
+        context = InferenceContext(model.args, 40)
+        model.transformer.forward(context, ids)
+    rows = page.locator("#experts-of-token tbody tr").all_inner_texts()
+    assert len(rows) == len(chosen) == model.args.n_layers
+    for row, (experts, weights) in zip(rows, chosen, strict=True):
+        pairs = sorted(zip(weights[5], experts[5], strict=True), reverse=True)
+        shown = re.findall(r"expert (\d+) ([0-9.]+)", row.replace("\u00a0", " "))
+        assert [int(expert) for expert, _ in shown] == [n for _, n in pairs]
+        for (_, percent), (weight, _) in zip(shown, pairs, strict=True):
+            assert abs(float(percent) / 100 - weight) < 1e-4
+    page.locator("#expert-weights").focus()
+    page.keyboard.press("ArrowRight")
+    assert "layer 0, expert " in page.locator("#view .readout").first.inner_text()
+    uses = sum((experts == 0).sum() for experts, _ in chosen[:1])
+    page.locator("#expert-uses").focus()
+    for _ in range(model.args.n_experts):
+        page.keyboard.press("ArrowLeft")
+    text = page.locator("#view .readout").last.inner_text()
+    assert text.startswith(f"layer 0, expert 0: chosen for {uses} of ")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@contextmanager
+def observed_experts(chosen: list[Any]) -> Iterator[None]:
+    """Append the experts and weights of each layer that runs."""
+
+    def observe(call: OpCall) -> None:
+        if call.op == "choose_experts":
+            chosen.append(tuple(result.numpy() for result in call.results))
+
+    subscribe(observe)
+    try:
+        yield
+    finally:
+        unsubscribe(observe)
 
 
 def test_windows_and_sinks_are_shown_in_the_attention_view(windowed, page):

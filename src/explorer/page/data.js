@@ -132,6 +132,24 @@ class Run {
     };
   }
 
+  /** Return a function of (layer, position) that returns pairs [expert, weight], or null if they were omitted; null for a model without experts. */
+  async experts() {
+    const places = range(this.processed).map(() => null); // by position: the arrays and the row
+    for (const one of this.passes) {
+      if (!one.experts) continue;
+      const [numbers, weights] = await Promise.all([arrayOf(one.experts.numbers), arrayOf(one.experts.weights)]);
+      for (const row of range(one.T)) places[one.start + row] = { numbers, weights, row, T: one.T };
+    }
+    if (places.every((place) => place === null)) return null;
+    const { A } = this.sizes;
+    return (layer, position) => {
+      const place = places[position];
+      if (place === null) return null;
+      const at = (layer * place.T + place.row) * A;
+      return range(A).map((n) => [place.numbers[at + n], place.weights[at + n]]);
+    };
+  }
+
   /** Return a function of (layer, head, position) that returns the weight of the head's sink in units of 1/255, or null. */
   async sinks() {
     const places = range(this.processed).map(() => null); // by position: the array, its row and the number of its rows

@@ -159,6 +159,7 @@ function keys(event) {
 async function start() {
   page = JSON.parse(new TextDecoder().decode(await inflate("document")));
   page.runs = page.runs.map((record) => new Run(record));
+  if (page.runs.some((one) => one.sizes.E)) VIEWS.push(["experts", "Experts", expertsView]);
   const run = page.runs[0];
   state.position = run.deciding;
   const left = page.runs.flatMap((one, n) => one.leftOut.map((line) => (page.runs.length > 1 ? `run ${n + 1}, ${line}` : line)));
