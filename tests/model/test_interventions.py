@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from src import ml
 from src.inference import BatchEngine, InferenceEngine, Request, SamplingArgs
 from src.inference.errors import InferenceError
+from src.ml import op as op_module
 from src.model import (
     InferenceContext,
     Intervention,
@@ -80,6 +82,42 @@ def test_an_intervention_that_changes_nothing_keeps_all_bits(model: Model) -> No
         for intervention in same:
             assert logits_of(model, intervention) == plain, address
             assert intervention.rows >= len(PROMPT) + 1
+
+
+@pytest.mark.parametrize(
+    ("attention", "address", "ops"),
+    [
+        ("fused", "x[layer 2]", "add"),
+        ("fused", "layers.1.attention.xq", "rotary_embedding rotary_embedding"),
+        ("fused", HEAD, "write_cache attention reshape linear_transformation"),
+        (
+            "eager",
+            HEAD,
+            "write_cache read_cache "
+            "matmul to transpose to transpose reshape linear_transformation",
+        ),
+    ],
+)
+def test_only_ops_of_the_stages_with_interventions_are_observed(
+    model: Model,
+    monkeypatch: pytest.MonkeyPatch,
+    attention: str,
+    address: str,
+    ops: str,
+) -> None:
+    observed = list[str]()
+    run_observed = op_module._run_observed
+
+    def count(function: Any, *arguments: Any) -> Any:
+        observed.append(function.__name__)
+        return run_observed(function, *arguments)
+
+    monkeypatch.setattr(op_module, "_run_observed", count)
+    logits_of(model, Intervention.zero(model, address), attention=attention)
+    assert observed == ops.split() * 3  # one layer of each pass
+    observed.clear()
+    logits_of(model)
+    assert not observed
 
 
 def test_a_change_has_the_same_bits_in_both_forms_of_attention(model: Model) -> None:
