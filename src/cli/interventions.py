@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..inference import PromptError
+from ..inference import InferenceEngine, PromptError
 from ..inference.vectors import load_vector, read_array, save_arrays
-from ..model import Intervention, InterventionError, Interventions, Model
+from ..model import Intervention, InterventionError, Interventions
 from ..model.interventions import parse_intervention
 from ..untrusted import check_writable
 from .arguments import Options
@@ -19,14 +19,17 @@ from .session import Session
 _USAGE = "usage: /intervene ADDRESS=VALUE, /intervene ADDRESS*=X or /intervene off"
 
 
-def open_interventions(options: Options, model: Model, console: Console) -> Interventions:
+def open_interventions(
+    options: Options, engine: InferenceEngine, console: Console
+) -> Interventions:
     """Return the interventions of `--set-activation`, `--vector` and `--save-activation`.
 
     Raises:
-        UsageError: An address, a value or a file is not valid.
+        UsageError: An address, a value, a position or a file is not valid.
     """
+    model = engine.model
     interventions = [
-        _parsed("--set-activation", model, text) for text in options.set_activation
+        _parsed("--set-activation", engine, text) for text in options.set_activation
     ]
     for path, scale in options.vector:
         with _flag_errors("--vector"):
@@ -52,7 +55,7 @@ def change_interventions(session: Session, argument: str) -> str:
     if argument == "off":
         session.interventions = kept
     elif argument:
-        added = _parsed(_USAGE, session.engine.model, argument)
+        added = _parsed(_USAGE, session.engine, argument)
         session.interventions = (*session.interventions, added)
     return list_interventions(session)
 
@@ -93,10 +96,12 @@ def unreached(interventions: Sequence[Intervention]) -> list[str]:
     ]
 
 
-def _parsed(flag: str, model: Model, text: str) -> Intervention:
-    """Return the intervention that a text describes."""
+def _parsed(flag: str, engine: InferenceEngine, text: str) -> Intervention:
+    """Return the intervention that a text describes, with positions of the context."""
     with _flag_errors(flag):
-        return parse_intervention(model, text, _read_array)
+        intervention = parse_intervention(engine.model, text, _read_array)
+        intervention.check_positions(engine.sequence_length)
+    return intervention
 
 
 def _read_array(text: str) -> np.ndarray[Any, Any]:

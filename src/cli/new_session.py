@@ -77,7 +77,7 @@ def open_session(options: Options, console: Console) -> Session:
     if options.set_activation or options.vector or options.save_activation:
         from .interventions import open_interventions
 
-        interventions = open_interventions(options, model, console)
+        interventions = open_interventions(options, engine, console)
     new_mask = None
     if grammar is not None:
         from ..inference.grammars import Grammars
