@@ -180,6 +180,20 @@ def expert_rows(gate: str, down: str, up: str) -> tuple[TensorRow, ...]:
     return tuple(replace(row, expert=EVERY_EXPERT) for row in rows)
 
 
+def joined_expert_rows(gate_and_up: str, down: str) -> tuple[TensorRow, ...]:
+    """Return the rows of `expert_rows` if Hugging Face stores gate and up as one tensor.
+
+    Args:
+        gate_and_up, down: Hugging Face's names, as in `expert_rows`.
+    """
+    gate, last, up = expert_rows(gate_and_up, down, gate_and_up)
+    joined = (
+        replace(row, joined=("F", "F"), part=part, joined_in=("hugging_face",))
+        for part, row in enumerate((gate, up))
+    )
+    return (*joined, last)
+
+
 def stack_name(row: TensorRow) -> str:
     """Return the name of the stack of all experts to which a tensor belongs."""
     return row.name.replace(f".experts.{row.expert}.", ".experts.")
@@ -316,7 +330,7 @@ def joined_parts(
     """Return the stored tensor that contains several tensors. `part_of` is the inverse.
 
     Args:
-        parts: The tensors: all parts of the first expert, then those of the next one.
+        parts: The tensors: all parts of the first expert, then of the next expert.
         row: The table row of the first tensor.
         shape: The shape of the stored tensor.
         layout: The format of the file.

@@ -21,7 +21,7 @@ from ...checkpoint.names import (
     LAYER_MATRICES,
     SINKS,
     TensorRow,
-    expert_rows,
+    joined_expert_rows,
     tensor_row,
     with_experts,
 )
@@ -76,29 +76,15 @@ class GptOssTransformer(LlamaTransformer):
 
 def _interleaved_rows() -> tuple[TensorRow, ...]:
     """Return the table rows for experts, with gate and up in one stored tensor."""
-    gate, down, up = (
+    return tuple(
         replace(
             row,
             hugging_face=row.hugging_face.removesuffix(".weight"),
             transposed_in=("hugging_face",),
+            is_interleaved=bool(row.joined),
         )
-        for row in expert_rows(
-            "mlp.experts.gate_up_proj",
-            "mlp.experts.down_proj",
-            "mlp.experts.gate_up_proj",
-        )
+        for row in joined_expert_rows("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
     )
-    joined = (
-        replace(
-            row,
-            joined=("F", "F"),
-            part=part,
-            joined_in=("hugging_face",),
-            is_interleaved=True,
-        )
-        for part, row in enumerate((gate, up))
-    )
-    return (*joined, down)
 
 
 class _GptOss(Family):

@@ -16,7 +16,7 @@ from ...checkpoint.hugging_face_config import (
     ConfigSchema,
     HuggingFaceConfig,
 )
-from ...checkpoint.names import TensorRow, expert_rows, with_experts
+from ...checkpoint.names import joined_expert_rows, with_experts
 from ..experts import (
     EXPERT_KEYS,
     GGUF_EXPERTS,
@@ -57,20 +57,6 @@ class GraniteExpertsTransformer(GraniteTransformer):
     block_class = GraniteExpertsBlock
 
 
-def _joined_rows() -> tuple[TensorRow, ...]:
-    """Return the table rows for experts, with gate and up in one stored tensor."""
-    gate, down, up = expert_rows(
-        "block_sparse_moe.input_linear",
-        "block_sparse_moe.output_linear",
-        "block_sparse_moe.input_linear",
-    )
-    joined = (
-        replace(row, joined=("F", "F"), part=part, joined_in=("hugging_face",))
-        for part, row in enumerate((gate, up))
-    )
-    return (*joined, down)
-
-
 class _GraniteMoe(GraniteFamily):
     config = ConfigSchema(
         "GraniteMoeForCausalLM",
@@ -86,7 +72,12 @@ class _GraniteMoe(GraniteFamily):
         rules={**GraniteFamily.gguf.rules, **GGUF_EXPERTS},
         biases=(),
     )
-    layer_rows = with_experts("block_sparse_moe.router.layer", _joined_rows())
+    layer_rows = with_experts(
+        "block_sparse_moe.router.layer",
+        joined_expert_rows(
+            "block_sparse_moe.input_linear", "block_sparse_moe.output_linear"
+        ),
+    )
     transformer = GraniteExpertsTransformer
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class HuggingFaceSource(Source):
         return None if self.packing is None else self.packing.description
 
     def open_checkpoint(self, one_by_one: bool = False, /) -> Checkpoint:
-        """Open the weights in place, except those that must be rearranged.
+        """Open the weights in place, and copy the weights that must be rearranged.
 
         A tied model may lack the output matrix.
         """
